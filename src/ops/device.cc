@@ -49,6 +49,7 @@ std::string_view NameOf(DeviceKind kind) {
   return "unknown";
 }
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): the signature is the virtual one
 void Device::Defer(StreamId, std::function<void()>) {
   FATHOM_CHECK(false, "an immediate device does not defer");
 }

@@ -1,0 +1,57 @@
+#pragma once
+// One list of fields a configuration struct drives its options, its help, its printing and its
+// JSON:
+//
+//   template <class V> void VisitFields(V& visit, ServeOptions& o) {
+//     visit("port", o.port, "TCP port; 0 picks a free one");
+//   }
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <type_traits>
+
+namespace fathom::cli {
+
+class OptionBinder {
+ public:
+  explicit OptionBinder(CLI::App& app) : app_(app) {}
+  template <class T>
+  void operator()(const char* name, T& field, const char* help) {
+    const std::string flag = std::string("--") + name;
+    if constexpr (std::is_same_v<T, bool>) {
+      app_.add_flag(flag + ",!--no-" + name, field, help)->capture_default_str();
+    } else {
+      app_.add_option(flag, field, help)->capture_default_str();
+    }
+  }
+
+ private:
+  CLI::App& app_;
+};
+
+class JsonFields {
+ public:
+  template <class T>
+  void operator()(const char* name, const T& field, const char*) {
+    json[name] = field;
+  }
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+};
+
+// Adds an option for each field of `options`, which must outlive the parse.
+template <class Options>
+void BindFields(CLI::App& app, Options& options) {
+  OptionBinder binder(app);
+  VisitFields(binder, options);
+}
+
+template <class Options>
+nlohmann::ordered_json FieldsToJson(Options options) {
+  JsonFields visitor;
+  VisitFields(visitor, options);
+  return visitor.json;
+}
+
+}  // namespace fathom::cli

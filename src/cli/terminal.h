@@ -1,0 +1,19 @@
+#pragma once
+#include <unistd.h>
+
+#include <string_view>
+
+namespace fathom::cli {
+
+inline bool IsTerminal(int fd) { return isatty(fd) == 1; }
+
+// Escape sequences, empty when standard output is not a terminal.
+struct Style {
+  std::string_view bold, dim, red, yellow, green, reset;
+};
+inline Style StyleFor(int fd) {
+  if (!IsTerminal(fd)) return {};
+  return {"\033[1m", "\033[2m", "\033[31m", "\033[33m", "\033[32m", "\033[0m"};
+}
+
+}  // namespace fathom::cli

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# The checks and tests of a built tree. --all adds the slow ones and the sanitizer builds.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+all=${1:-}
+jobs=$(nproc)
+
+echo "== lint"
+tools/lint.sh
+
+echo "== tests (release)"
+slow="-LE slow"
+[ "$all" = --all ] && slow=""
+# shellcheck disable=SC2086
+(cd build/release && ctest -j "$jobs" --output-on-failure --no-tests=error $slow)
+
+sanitize() {  # preset, label regex
+  echo "== tests ($1)"
+  cmake --preset "$1" > "build/.configure.$1.log" 2>&1 || { cat "build/.configure.$1.log"; exit 1; }
+  cmake --build --preset "$1" -j "$jobs" -- --quiet
+  (cd "build/$1" && ctest -j "$jobs" --output-on-failure --no-tests=error -L "$2" -LE slow)
+}
+if [ "$all" = --all ]; then
+  sanitize asan-ubsan '.*'
+  sanitize tsan 'base|event|ops|engine|session|observe|server'
+fi
