@@ -1,0 +1,42 @@
+"""The committed golden files are what tools/make_golden.py makes today."""
+
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1] / "tools"))
+from golden import cases, reference, tensorfile  # noqa: E402
+from make_golden import AGREEMENT, relative_error  # noqa: E402
+
+
+@pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.name)
+def test_committed_files(case):
+    weights = tensorfile.load(HERE / case.name / "model.safetensors")
+    fresh = cases.make_weights(case)
+    assert list(weights) == list(fresh)
+    for name, tensor in fresh.items():
+        assert weights[name].tobytes() == tensor.tobytes(), name
+    stored = tensorfile.load(HERE / case.name / "reference.safetensors")
+    model = reference.Model(case.config, tensorfile.dequantise_all(weights))
+    expected = model.forward(stored["ids"])
+    assert relative_error(stored["logits"], expected.logits) <= AGREEMENT
+    for layer, routes in expected.routes.items():
+        assert np.array_equal(stored[f"routes.{layer}"], routes)
+    if expected.mtp_logits is not None:
+        assert relative_error(stored["mtp_logits"], expected.mtp_logits) <= AGREEMENT
+
+
+def test_fp8_blocks_at_odd_edges():
+    """576 rows: the fifth scale row covers half a block."""
+    rng = np.random.default_rng(7)
+    weight = rng.standard_normal((576, 160)).astype(np.float32)
+    weight[512:] *= 100
+    values, scales = tensorfile.quantise_fp8(weight)
+    assert scales.shape == (5, 2)
+    error = np.abs(tensorfile.dequantise_fp8(values, scales) - weight)
+    # e4m3 has 3 mantissa bits: half a step is 1/16 of the value, or of the smallest normal number.
+    scale = tensorfile.expand_scales(scales, *weight.shape)
+    assert (error <= np.maximum(np.abs(weight) / 16, scale * 2.0**-10 * 1.001)).all()

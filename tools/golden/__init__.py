@@ -1,0 +1,1 @@
+"""Reference implementation and writers behind tools/make_golden.py."""
