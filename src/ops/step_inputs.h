@@ -24,6 +24,11 @@ enum class Role : uint8_t { kPrompt = 1, kGenerated = 2 };
 
 inline constexpr int kMaxLayerGroups = 4;
 
+// Where live_counts holds what; ops take `live_counts + kLiveTokens` as their live row count.
+inline constexpr int kLiveTokens = 0;
+inline constexpr int kLiveSequences = 1;
+inline constexpr int kLiveLogits = 2;
+
 struct StepInputs {
   StepBucket bucket;
 
