@@ -21,6 +21,13 @@ struct EngineOptions {
   int64_t num_pages = 0;                     // of the KV pool (memory_plan.h says how many fit)
   int32_t max_context_tokens = 0;            // 0: the model's
   bool prefix_cache = true;
+  // Also give prompts the pages that hold generated tokens. The decode path computed those, so an
+  // answer over them may differ in rounding from one computed cold; off, only prompt pages are
+  // shared and the cache never changes a bit.
+  bool reuse_generated_pages = false;
+  // A request with one level of priority more goes before those that arrived up to this much
+  // earlier; so a lower priority waits, but never for ever.
+  int32_t priority_step_ms = 10'000;
   uint64_t default_seed = 0;  // for requests without one
 };
 
@@ -59,6 +66,9 @@ class Engine {
   // Any thread; a request that has ended already is ignored.
   virtual void Cancel(RequestId id) = 0;
   virtual EngineStats stats() const = 0;
+  // What a prompt and its answer may have together: the option, the model's context or what the
+  // page pool holds, whichever is least.
+  virtual int32_t max_context_tokens() const = 0;
 
   // Refuses new requests, lets the admitted ones end until the deadline, then cancels the rest.
   virtual void Drain(int64_t deadline_ns) = 0;

@@ -56,6 +56,8 @@ struct RequestSpec {
   int32_t priority = 0;     // higher first
   int64_t deadline_ns = 0;  // monotonic; 0: none
   std::string tenant;       // salts the prefix cache; empty: the shared one
+  // The chat template dropped thinking from the history: a reason why a cached prefix ends.
+  bool stripped_thinking = false;
   std::shared_ptr<TokenConstraint> constraint;
 };
 
