@@ -1,0 +1,205 @@
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <thread>
+
+#include "observe/live/nvml_source.h"
+#include "observe/live/perf_source.h"
+#include "observe/live/proc_source.h"
+#include "observe/live/sampler.h"
+
+namespace fathom::observe {
+namespace {
+
+using event::Metric;
+
+std::map<std::pair<Metric, int>, double> ByMetric(const std::vector<event::Sample>& samples) {
+  std::map<std::pair<Metric, int>, double> values;
+  for (const event::Sample& s : samples) values[{s.metric, s.device}] = s.value;
+  return values;
+}
+
+TEST(Metric, NamesAreUniqueAndRoundTrip) {
+  std::set<std::string_view> names;
+  for (int i = 0; i < static_cast<int>(Metric::kCount); ++i) {
+    const auto metric = static_cast<Metric>(i);
+    EXPECT_TRUE(names.insert(NameOf(metric)).second);
+    EXPECT_EQ(event::MetricFromName(NameOf(metric)), metric);
+    EXPECT_FALSE(UnitOf(metric).empty());
+  }
+  EXPECT_FALSE(event::MetricFromName("gpu_speed"));
+}
+
+TEST(Rate, NeedsTwoReadingsAndSurvivesRestarts) {
+  Rate rate;
+  double value = -1;
+  EXPECT_FALSE(rate.Update(100, 1'000'000'000, &value));
+  EXPECT_TRUE(rate.Update(150, 1'500'000'000, &value));
+  EXPECT_DOUBLE_EQ(value, 100);
+  EXPECT_FALSE(rate.Update(10, 2'000'000'000, &value));  // the counter went back
+  EXPECT_TRUE(rate.Update(20, 3'000'000'000, &value));
+  EXPECT_DOUBLE_EQ(value, 10);
+}
+
+class FakeMachine : public testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = testing::TempDir() + "/fathom_live_" + std::to_string(getpid());
+    std::filesystem::remove_all(root_);
+  }
+  void TearDown() override { std::filesystem::remove_all(root_); }
+  void Write(const std::string& path, const std::string& text) {
+    const std::filesystem::path file = root_ + path;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text;
+  }
+  std::string root_;
+};
+
+TEST_F(FakeMachine, ProcReadingsAreExact) {
+  const auto write = [&](int busy, int idle, int remote) {
+    Write("/proc/stat",
+          fmt::format("cpu  {} 0 0 {} 10 0 0 5 0 0\ncpu0 1 1\nctxt {}\nprocs_running 3\n", busy,
+                      idle, busy * 10));
+    Write("/proc/meminfo", "MemTotal: 9 kB\nMemAvailable:      2048 kB\n");
+    Write("/proc/vmstat", fmt::format("numa_hint_faults {}\nnuma_pages_migrated 0\n", remote));
+    Write("/sys/devices/system/node/node0/numastat", "numa_hit 10\nnuma_miss 0\n");
+    Write("/sys/devices/system/node/node1/numastat",
+          fmt::format("numa_hit 10\nnuma_miss {}\n", remote));
+    // A command with spaces and a ')' in it; utime = field 14, resident pages = field 24.
+    Write("/proc/77/stat",
+          fmt::format("77 (a ) b) S 1 2 3 4 5 6 7 8 {} 10 {} 0 16 17 18 19 20 21 22 "
+                      "23 100\n",
+                      0, busy));
+    Write("/proc/77/status",
+          "Name: x\nvoluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t7\n");
+  };
+  write(100, 100, 0);
+  ProcSource source(77, root_);
+  ASSERT_TRUE(source.Open());
+  write(175, 125, 50);
+  std::vector<event::Sample> samples;
+  source.Read(samples);
+  auto values = ByMetric(samples);
+  EXPECT_DOUBLE_EQ((values[{Metric::kCpuBusy, 0}]), 0.75);
+  EXPECT_DOUBLE_EQ((values[{Metric::kCpuSteal, 0}]), 0);
+  EXPECT_DOUBLE_EQ((values[{Metric::kRunnableThreads, 0}]), 3);
+  EXPECT_DOUBLE_EQ((values[{Metric::kMemoryAvailable, 0}]), 2048 * 1024);
+  EXPECT_GT((values[{Metric::kNumaRemotePages, 1}]), 0);
+  EXPECT_DOUBLE_EQ((values[{Metric::kNumaRemotePages, 0}]), 0);
+  EXPECT_GT((values[{Metric::kNumaHintFaults, 0}]), 0);
+  EXPECT_GT((values[{Metric::kProcessCpu, 0}]), 0);
+  EXPECT_DOUBLE_EQ((values[{Metric::kProcessInvoluntarySwitches, 0}]), 0);
+  EXPECT_DOUBLE_EQ((values[{Metric::kProcessResident, 0}]),
+                   100.0 * static_cast<double>(sysconf(_SC_PAGESIZE)));
+  for (const event::Sample& s : samples) {
+    EXPECT_GT(s.t_ns, 0);
+    EXPECT_GE(s.half_width_ns, 0);
+  }
+}
+
+TEST_F(FakeMachine, AMissingProcessIsAnError) {
+  Write("/proc/stat", "cpu 1 0 0 1 0 0 0 0\n");
+  EXPECT_EQ(ProcSource(4242, root_).Open().error().code, Code::kNotFound);
+  EXPECT_FALSE(ProcSource(0, root_ + "/nowhere").Open());
+}
+
+TEST_F(FakeMachine, APartlyReadableMachineGivesWhatItHas) {
+  Write("/proc/stat", "cpu garbage\n");
+  ProcSource source(0, root_);
+  ASSERT_TRUE(source.Open());
+  std::vector<event::Sample> samples;
+  source.Read(samples);
+  EXPECT_TRUE(samples.empty());
+}
+
+TEST(Nvml, ReadsTheGpu) {
+  const auto nvml = Nvml::Load(FAKE_NVML);
+  ASSERT_TRUE(nvml) << nvml.error().message;
+  ASSERT_EQ((*nvml)->gpus().size(), 1u);
+  EXPECT_EQ((*nvml)->gpus()[0].name, "Fake GPU");
+  EXPECT_NEAR((*nvml)->gpus()[0].pcie_bytes_per_second, 63e9, 1e9);
+  NvmlSource source(*nvml);
+  ASSERT_TRUE(source.Open());
+  std::vector<event::Sample> samples;
+  source.Read(samples);
+  NvmlPcieSource pcie(*nvml);
+  pcie.Read(samples);
+  auto values = ByMetric(samples);
+  EXPECT_DOUBLE_EQ((values[{Metric::kGpuBusy, 0}]), 0.42);
+  EXPECT_DOUBLE_EQ((values[{Metric::kGpuMemoryBusy, 0}]), 0.89);
+  EXPECT_DOUBLE_EQ((values[{Metric::kGpuSmClock, 0}]), 1980);
+  EXPECT_DOUBLE_EQ((values[{Metric::kGpuMemoryClock, 0}]), 3201);
+  EXPECT_DOUBLE_EQ((values[{Metric::kGpuPower, 0}]), 650.5);
+  EXPECT_DOUBLE_EQ((values[{Metric::kPcieTx, 0}]), 1000 * 1024);
+  EXPECT_DOUBLE_EQ((values[{Metric::kPcieRx, 0}]), 2000 * 1024);
+  EXPECT_GT((values[{Metric::kNvlinkTx, 0}]), 0);
+}
+
+TEST(Nvml, AbsenceIsAClearError) {
+  const auto nvml = Nvml::Load("libno-such-nvml.so.1");
+  ASSERT_FALSE(nvml);
+  EXPECT_NE(nvml.error().message.find("no NVIDIA driver"), std::string::npos);
+  const auto other = Nvml::Load("libm.so.6");  // a library without the symbols
+  ASSERT_FALSE(other);
+  EXPECT_NE(other.error().message.find("nvmlInit_v2"), std::string::npos);
+}
+
+class CountingSource final : public Source {
+ public:
+  explicit CountingSource(bool works) : works_(works) {}
+  std::string_view name() const override { return "counting"; }
+  Status Open() override {
+    if (works_) return {};
+    return Err(Code::kUnsupported, "not today");
+  }
+  void Read(std::vector<event::Sample>& out) override {
+    ReadingScope scope(out);
+    scope.Add(Metric::kCpuBusy, count_++);
+  }
+
+ private:
+  bool works_;
+  double count_ = 0;
+};
+
+TEST(Sampler, KeepsTheNewestInOrderAndSaysWhatIsMissing) {
+  Sampler sampler({.period_ms = 1, .capacity = 8});
+  sampler.Add(std::make_unique<CountingSource>(true));
+  sampler.Add(std::make_unique<CountingSource>(false));
+  ASSERT_EQ(sampler.skipped().size(), 1u);
+  EXPECT_EQ(sampler.skipped()[0].why, "not today");
+  sampler.Start();
+  uint64_t cursor = 0;
+  while (sampler.lost() < 4) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  sampler.Stop();
+  const auto samples = sampler.Since(&cursor);
+  ASSERT_EQ(samples.size(), 8u);
+  for (size_t i = 1; i < samples.size(); ++i) {
+    EXPECT_EQ(samples[i].value, samples[i - 1].value + 1);
+    EXPECT_GE(samples[i].t_ns, samples[i - 1].t_ns);
+  }
+  EXPECT_TRUE(sampler.Since(&cursor).empty());
+  EXPECT_GE(sampler.alignment_error_ns(), 1'000'000);
+}
+
+TEST(Perf, IsReadOrExplained) {
+  PerfSource source(static_cast<int>(getpid()));
+  if (const Status status = source.Open(); !status) {
+    EXPECT_NE(status.error().message.find("hardware counters"), std::string::npos);
+    return;
+  }
+  std::vector<event::Sample> samples;
+  source.Read(samples);
+  volatile int work = 0;
+  for (int i = 0; i < 100000; ++i) work = work + i;
+  source.Read(samples);
+  EXPECT_GT((ByMetric(samples)[{Metric::kProcessInstructions, 0}]), 0);
+}
+
+}  // namespace
+}  // namespace fathom::observe
