@@ -10,7 +10,7 @@ constexpr std::array<std::string_view, static_cast<size_t>(Kind::kCount)> kKinds
     "schedule",        "step",          "step_sequence", "op",
     "token",           "detokenize",    "network_write", "preempted",
     "finished",        "prefix_lookup", "cache_miss",    "kv_version_mismatch",
-    "model_load"};
+    "model_load",      "responded"};
 
 constexpr std::array<std::string_view, static_cast<size_t>(Op::kCount)> kOps = {
     "none", "embed",   "norm",          "qkv",  "rope_cache", "attention", "out_proj", "dense_mlp",

@@ -25,11 +25,13 @@ enum class Kind : uint8_t {
   kDetokenize,      // S request_id; value = tokens
   kNetworkWrite,    // S request_id; value = bytes
   kPreempted,       // I request_id; value = tokens whose pages were given back
-  kFinished,        // I request_id; value = generated tokens, flags = finish reason
+  kFinished,        // I request_id; value = generated tokens, flags = engine::FinishReason
   kPrefixLookup,    // S request_id; value = tokens found, aux = tokens asked for
   kCacheMiss,       // I request_id; value = first divergent token, flags = MissCause
   kKvVersionMismatch,  // I request_id; value = entries dropped, flags = MissCause
   kModelLoad,          // S value = bytes
+  kResponded,          // I request_id; value = body bytes. The front end has written the whole
+                       //   response, or has given it up: the request's wall time ends here
   kCount,
 };
 

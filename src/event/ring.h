@@ -17,6 +17,8 @@ class Ring {
 
   bool Push(const Event& event);       // any thread; false when full (and counted)
   size_t Drain(std::span<Event> out);  // one thread; how many were taken, oldest first
+  // Events accepted so far; those a producer is still writing are counted already.
+  uint64_t accepted() const { return head_.load(std::memory_order_acquire); }
   uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
   size_t capacity() const { return mask_ + 1; }
 

@@ -14,6 +14,7 @@ TEST(Ring, KeepsOrderAndCountsDrops) {
   Ring ring(4);
   for (uint64_t i = 0; i < 6; ++i) ring.Push({.value = i});
   EXPECT_EQ(ring.dropped(), 2u);
+  EXPECT_EQ(ring.accepted(), 4u);
   std::array<Event, 8> out;
   ASSERT_EQ(ring.Drain(out), 4u);
   for (uint64_t i = 0; i < 4; ++i) EXPECT_EQ(out[i].value, i);
