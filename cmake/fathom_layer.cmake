@@ -32,6 +32,7 @@ endfunction()
 function(fathom_test target)
   cmake_parse_arguments(ARG "" "LABEL" "SOURCES;DEPS" ${ARGN})
   add_executable(${target} ${ARG_SOURCES})
+  target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR})  # tests/tolerances.h
   target_link_libraries(${target} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest GTest::gtest_main)
   target_compile_definitions(${target} PRIVATE FATHOM_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   include(GoogleTest)

@@ -1,0 +1,18 @@
+#pragma once
+// Builds one panel (gemm.h) from rows in memory.
+#include <cstdint>
+
+namespace fathom::kernels {
+
+struct PackParams {
+  const void* const* rows = nullptr;  // [num_rows] pointers; a null row is zeros
+  int32_t num_rows = 0;
+  int64_t num_elements = 0;  // of each row
+  void* panel = nullptr;
+};
+
+// Columns: row i becomes column i (num_rows <= 64, k = num_elements).
+// Rows: row i becomes k = i (num_elements <= 64 columns, k = num_rows).
+using PackFn = void (*)(const PackParams&);
+
+}  // namespace fathom::kernels
