@@ -273,7 +273,8 @@ void Ledger::Settle() {
     const Live& live = it->second;
     const bool engine_done = live.finished_ns || (!live.queued_ns && live.uses.empty());
     if (live.responded_ns && engine_done && newest_ns_ >= *live.responded_ns + options_.settle_ns) {
-      kept_[it->first] = Summarize(it->first, live, newest_ns_);
+      RequestLedger& kept = kept_[it->first] = Summarize(it->first, live, newest_ns_);
+      if (options_.on_settled) options_.on_settled(kept);
       kept_order_.push_back(it->first);
       it = live_.erase(it);
       continue;

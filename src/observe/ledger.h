@@ -6,11 +6,13 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "observe/attribution.h"
@@ -69,11 +71,13 @@ struct LedgerOptions {
   size_t max_steps = 1 << 17;         // remembered while a live request may need them
   int64_t settle_ns = 1'000'000'000;  // how long after the end late events still count
   size_t slowest_tokens = 5;
+  // Called on the recorder's thread with each ended request's final breakdown; may be empty.
+  std::function<void(const RequestLedger&)> on_settled;
 };
 
 class Ledger : public Consumer {
  public:
-  explicit Ledger(const LedgerOptions& options = {}) : options_(options) {}
+  explicit Ledger(LedgerOptions options = {}) : options_(std::move(options)) {}
 
   void Consume(std::span<const event::Event> events) override;
   void OnDropped(uint64_t count) override;
