@@ -1,0 +1,54 @@
+#include "cost/memory_plan.h"
+
+#include <algorithm>
+
+#include "base/strings.h"
+
+namespace fathom::cost {
+
+uint64_t MemoryPlan::FixedBytes() const {
+  uint64_t bytes = 0;
+  for (const MemoryLine& line : lines) bytes += line.bytes;
+  return bytes;
+}
+
+std::string MemoryPlan::Table() const {
+  std::string table;
+  const auto row = [&](std::string_view name, uint64_t bytes, std::string_view detail) {
+    table += fmt::format("  {:<16} {:>10}  {}\n", name, HumanBytes(bytes), detail);
+  };
+  for (const MemoryLine& line : lines) row(line.name, line.bytes, line.detail);
+  row("KV pages", KvBytes(),
+      fmt::format("{} pages of {} tokens, {} a token; {} pages would fit", num_pages, page_tokens,
+                  HumanBytes(page_tokens > 0 ? page_bytes / static_cast<uint64_t>(page_tokens) : 0),
+                  max_pages));
+  row("total", TotalBytes(), fmt::format("of {} ({})", HumanBytes(budget.bytes), budget.source));
+  return table;
+}
+
+Result<MemoryPlan> SolveMemoryPlan(std::vector<MemoryLine> lines, const MemoryBudget& budget,
+                                   const KvRequest& kv) {
+  MemoryPlan plan;
+  plan.budget = budget;
+  plan.lines = std::move(lines);
+  plan.page_tokens = kv.page_tokens;
+  plan.page_bytes = kv.page_bytes;
+  plan.sequence_tokens = kv.sequence_tokens;
+  const uint64_t fixed = plan.FixedBytes();
+  const uint64_t left = budget.bytes > fixed ? budget.bytes - fixed : 0;
+  plan.max_pages = static_cast<int64_t>(left / kv.page_bytes);
+  const int64_t needed = (kv.sequence_tokens + kv.page_tokens - 1) / kv.page_tokens;
+  const auto shared = static_cast<int64_t>(static_cast<double>(plan.max_pages) * kv.share);
+  plan.num_pages = std::max(needed, std::min(kv.max_pages, shared));
+  if (plan.TotalBytes() > budget.bytes) {
+    return Err(Code::kResourceExhausted,
+               "the model does not fit: {} are needed, of them {} for one sequence of {} tokens, "
+               "but {} are available ({}); {} are missing\n{}",
+               HumanBytes(plan.TotalBytes()), HumanBytes(plan.KvBytes()), kv.sequence_tokens,
+               HumanBytes(budget.bytes), budget.source,
+               HumanBytes(plan.TotalBytes() - budget.bytes), plan.Table());
+  }
+  return plan;
+}
+
+}  // namespace fathom::cost
