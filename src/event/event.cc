@@ -17,8 +17,8 @@ constexpr std::array<std::string_view, static_cast<size_t>(Op::kCount)> kOps = {
     "gate", "experts", "shared_expert", "head", "sample",     "copy",      "comm"};
 
 constexpr std::array<std::string_view, static_cast<size_t>(MissCause::kCount)> kCauses = {
-    "none",    "first_use",     "other_text", "bos",      "stripped_thinking",
-    "evicted", "page_rounding", "version",    "capacity", "tenant"};
+    "none",          "first_use", "other_text", "bos",    "stripped_thinking", "evicted",
+    "page_rounding", "version",   "capacity",   "tenant", "generated"};
 
 template <class E, size_t N>
 std::string_view Name(const std::array<std::string_view, N>& names, E value) {

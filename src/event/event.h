@@ -66,6 +66,7 @@ enum class MissCause : uint16_t {
   kVersion,           // other model, rope, mask policy or KV type
   kCapacity,          // never kept: the pool was too small
   kTenant,            // held under another tenant's salt
+  kGenerated,         // held as generated tokens, which prompts do not reuse unless told to
   kCount,
 };
 
