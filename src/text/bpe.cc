@@ -1,0 +1,193 @@
+#include "text/bpe.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+
+namespace fathom::text {
+namespace {
+
+constexpr uint64_t kEmptyKey = ~uint64_t{0};
+constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;
+constexpr uint32_t kNoMerge = ~uint32_t{0};
+constexpr uint32_t kNone = ~uint32_t{0};
+// 8192 words of 64 bytes: half of a 1 MiB second-level cache.
+constexpr int kCacheBits = 13;
+// Up to here a scan for the lowest rank beats a heap.
+constexpr size_t kScanBytes = 48;
+
+uint64_t PairKey(int32_t left, int32_t right) {
+  return (uint64_t{static_cast<uint32_t>(left)} << 32) | static_cast<uint32_t>(right);
+}
+
+// Hash of at most 24 bytes, by words of 8.
+uint64_t HashWord(std::string_view word) {
+  uint64_t hash = word.size() * kGolden;
+  size_t i = 0;
+  for (; i + 8 <= word.size(); i += 8) {
+    uint64_t chunk = 0;
+    std::memcpy(&chunk, word.data() + i, 8);
+    hash = std::rotl((hash ^ chunk) * kGolden, 29);
+  }
+  uint64_t tail = 0;
+  std::memcpy(&tail, word.data() + i, word.size() - i);
+  hash = (hash ^ tail) * kGolden;
+  return hash ^ (hash >> 32);
+}
+
+}  // namespace
+
+MergeTable::MergeTable(size_t expected) {
+  const size_t capacity = std::bit_ceil(std::max<size_t>(16, expected * 2));
+  entries_.assign(capacity, Entry{kEmptyKey, {kNoMerge, -1}});
+  shift_ = 64 - std::countr_zero(capacity);
+}
+
+size_t MergeTable::Slot(uint64_t key) const {
+  size_t slot = (key * kGolden) >> shift_;
+  while (entries_[slot].key != kEmptyKey && entries_[slot].key != key) {
+    slot = (slot + 1) & (entries_.size() - 1);
+  }
+  return slot;
+}
+
+void MergeTable::Insert(int32_t left, int32_t right, Merge merge) {
+  const uint64_t key = PairKey(left, right);
+  Entry& entry = entries_[Slot(key)];
+  if (entry.key == kEmptyKey) {
+    ++size_;
+    FATHOM_CHECK(size_ * 2 <= entries_.size(), "more merges than announced");
+  }
+  entry = {key, merge};
+}
+
+const MergeTable::Merge* MergeTable::Find(int32_t left, int32_t right) const {
+  const Entry& entry = entries_[Slot(PairKey(left, right))];
+  return entry.key == kEmptyKey ? nullptr : &entry.merge;
+}
+
+BpeModel::Scratch::Scratch() : cache_(size_t{1} << kCacheBits) {}
+
+BpeModel::BpeModel(const std::array<int32_t, 256>& byte_ids, MergeTable merges,
+                   std::unordered_map<std::string, int32_t> whole_words)
+    : byte_ids_(byte_ids), merges_(std::move(merges)), whole_words_(std::move(whole_words)) {}
+
+void BpeModel::Encode(std::string_view word, Scratch& scratch, std::vector<int32_t>& out) const {
+  FATHOM_DCHECK(!word.empty());
+  if (word.size() > Scratch::kMaxWordBytes) {
+    EncodeUncached(word, scratch);
+    out.insert(out.end(), scratch.ids_.begin(), scratch.ids_.end());
+    return;
+  }
+  Scratch::CachedWord& cached = scratch.cache_[HashWord(word) & ((1u << kCacheBits) - 1)];
+  if (cached.size == word.size() &&
+      std::memcmp(cached.bytes.data(), word.data(), word.size()) == 0) {
+    out.insert(out.end(), cached.tokens.begin(), cached.tokens.begin() + cached.num_tokens);
+    return;
+  }
+  EncodeUncached(word, scratch);
+  const std::vector<int32_t>& ids = scratch.ids_;
+  out.insert(out.end(), ids.begin(), ids.end());
+  if (ids.size() > Scratch::kMaxWordTokens) return;
+  cached.size = static_cast<uint8_t>(word.size());
+  cached.num_tokens = static_cast<uint8_t>(ids.size());
+  std::memcpy(cached.bytes.data(), word.data(), word.size());
+  std::copy(ids.begin(), ids.end(), cached.tokens.begin());
+}
+
+// Leaves the tokens in scratch.ids_.
+void BpeModel::EncodeUncached(std::string_view word, Scratch& scratch) const {
+  std::vector<int32_t>& ids = scratch.ids_;
+  ids.clear();
+  if (!whole_words_.empty()) {
+    if (const auto whole = whole_words_.find(std::string(word)); whole != whole_words_.end()) {
+      ids.push_back(whole->second);
+      return;
+    }
+  }
+  for (const char c : word) {
+    ids.push_back(byte_ids_[static_cast<uint8_t>(c)]);
+    FATHOM_CHECK(ids.back() >= 0, "byte {:#x} has no token", static_cast<uint8_t>(c));
+  }
+  if (word.size() <= kScanBytes) {
+    MergeByScan(scratch);
+  } else {
+    MergeByHeap(scratch);
+  }
+}
+
+void BpeModel::MergeByScan(Scratch& scratch) const {
+  std::vector<int32_t>& ids = scratch.ids_;
+  std::vector<uint32_t>& ranks = scratch.ranks_;  // of the pair (i, i + 1)
+  std::vector<int32_t>& merged = scratch.merged_;
+  ranks.assign(ids.size(), kNoMerge);
+  merged.assign(ids.size(), -1);
+  const auto look_up = [&](size_t i) {
+    const MergeTable::Merge* merge =
+        i + 1 < ids.size() ? merges_.Find(ids[i], ids[i + 1]) : nullptr;
+    ranks[i] = merge == nullptr ? kNoMerge : merge->rank;
+    merged[i] = merge == nullptr ? -1 : merge->id;
+  };
+  for (size_t i = 0; i < ids.size(); ++i) look_up(i);
+  while (true) {
+    const auto lowest = std::min_element(ranks.begin(), ranks.end());
+    if (*lowest == kNoMerge) return;
+    const auto i = lowest - ranks.begin();
+    ids[static_cast<size_t>(i)] = merged[static_cast<size_t>(i)];
+    ids.erase(ids.begin() + i + 1);
+    ranks.erase(ranks.begin() + i + 1);
+    merged.erase(merged.begin() + i + 1);
+    look_up(static_cast<size_t>(i));
+    if (i > 0) look_up(static_cast<size_t>(i) - 1);
+  }
+}
+
+// O(n log n): a linked list of symbols and a heap of candidate merges. A candidate whose pair has
+// changed since it was pushed is dropped when it comes up.
+void BpeModel::MergeByHeap(Scratch& scratch) const {
+  std::vector<int32_t>& ids = scratch.ids_;
+  std::vector<uint32_t>& next = scratch.next_;
+  std::vector<uint32_t>& previous = scratch.previous_;
+  std::vector<Scratch::Candidate>& heap = scratch.heap_;
+  const auto later = [](const Scratch::Candidate& a, const Scratch::Candidate& b) {
+    return a.rank != b.rank ? a.rank > b.rank : a.position > b.position;
+  };
+  const size_t size = ids.size();
+  next.resize(size);
+  previous.resize(size);
+  heap.clear();
+  for (size_t i = 0; i < size; ++i) {
+    next[i] = i + 1 < size ? static_cast<uint32_t>(i + 1) : kNone;
+    previous[i] = i > 0 ? static_cast<uint32_t>(i - 1) : kNone;
+  }
+  const auto push = [&](uint32_t i) {
+    if (i == kNone || next[i] == kNone) return;
+    if (const MergeTable::Merge* merge = merges_.Find(ids[i], ids[next[i]])) {
+      heap.push_back({merge->rank, i, merge->id});
+      std::push_heap(heap.begin(), heap.end(), later);
+    }
+  };
+  for (size_t i = 0; i < size; ++i) push(static_cast<uint32_t>(i));
+  while (!heap.empty()) {
+    std::pop_heap(heap.begin(), heap.end(), later);
+    const Scratch::Candidate top = heap.back();
+    heap.pop_back();
+    const uint32_t i = top.position;
+    if (ids[i] < 0 || next[i] == kNone) continue;
+    const uint32_t right = next[i];
+    const MergeTable::Merge* merge = merges_.Find(ids[i], ids[right]);
+    if (merge == nullptr || merge->rank != top.rank) continue;
+    ids[i] = top.id;
+    ids[right] = -1;  // absorbed
+    next[i] = next[right];
+    if (next[i] != kNone) previous[next[i]] = i;
+    push(previous[i]);
+    push(i);
+  }
+  std::erase(ids, -1);
+}
+
+}  // namespace fathom::text

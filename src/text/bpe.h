@@ -1,0 +1,96 @@
+#pragma once
+// Byte-pair encoding over bytes (Sennrich et al. 2016, byte-level as in GPT-2): a word starts as
+// its bytes, then the adjacent pair whose merge has the lowest rank, leftmost first, is merged
+// until no pair of the table is left.
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+
+namespace fathom::text {
+
+// (left id, right id) -> rank and merged id. Open addressing, at most half full.
+class MergeTable {
+ public:
+  struct Merge {
+    uint32_t rank;
+    int32_t id;
+  };
+
+  explicit MergeTable(size_t expected = 0);
+  // A pair given again takes the later merge.
+  void Insert(int32_t left, int32_t right, Merge merge);
+  // Null where the pair does not merge.
+  const Merge* Find(int32_t left, int32_t right) const;
+
+ private:
+  struct Entry {
+    uint64_t key;
+    Merge merge;
+  };
+  size_t Slot(uint64_t key) const;
+
+  std::vector<Entry> entries_;
+  int shift_ = 0;
+  size_t size_ = 0;
+};
+
+class BpeModel {
+ public:
+  // Working memory and a word cache; one a thread. Entries depend on the model, so a Scratch serves
+  // one BpeModel.
+  class Scratch {
+   public:
+    Scratch();
+
+   private:
+    friend class BpeModel;
+    // One cache line; longer words are encoded each time.
+    static constexpr size_t kMaxWordBytes = 22;
+    static constexpr size_t kMaxWordTokens = 10;
+    struct alignas(64) CachedWord {
+      uint8_t size = 0;  // 0: empty
+      uint8_t num_tokens = 0;
+      std::array<char, kMaxWordBytes> bytes;
+      std::array<int32_t, kMaxWordTokens> tokens;
+    };
+    static_assert(sizeof(CachedWord) == 64);
+
+    struct Candidate {
+      uint32_t rank;
+      uint32_t position;
+      int32_t id;
+    };
+    std::vector<CachedWord> cache_;
+    std::vector<int32_t> ids_;
+    std::vector<uint32_t> ranks_;
+    std::vector<int32_t> merged_;
+    std::vector<uint32_t> next_, previous_;
+    std::vector<Candidate> heap_;
+  };
+
+  // byte_ids: the token of each single byte, -1 where the vocabulary has none.
+  // whole_words: words that are one token without looking at merges (ignore_merges), else empty.
+  BpeModel(const std::array<int32_t, 256>& byte_ids, MergeTable merges,
+           std::unordered_map<std::string, int32_t> whole_words);
+
+  // Appends the tokens of `word`, not empty. Bytes without a token are an internal error: the
+  // caller has checked that every byte of valid UTF-8 has one.
+  void Encode(std::string_view word, Scratch& scratch, std::vector<int32_t>& out) const;
+
+ private:
+  void EncodeUncached(std::string_view word, Scratch& scratch) const;
+  void MergeByScan(Scratch& scratch) const;
+  void MergeByHeap(Scratch& scratch) const;
+
+  std::array<int32_t, 256> byte_ids_;
+  MergeTable merges_;
+  std::unordered_map<std::string, int32_t> whole_words_;
+};
+
+}  // namespace fathom::text
