@@ -14,7 +14,8 @@ ORIGINAL = 256  # original_max_position_embeddings
 
 @dataclasses.dataclass
 class Case:
-    """Seeds of the MoE cases are chosen so that no routing decision is closer than 2e-5."""
+    """The MoE cases' seeds are chosen so that no routing decision is closer than 2e-5, and so that
+    few change when activations are rounded to bfloat16."""
 
     name: str
     config: dict
@@ -146,7 +147,7 @@ CASES = [
             norm_topk_prob=False,
             routed_scaling_factor=1.0,
         ),
-        seed=10,
+        seed=54,
     ),
     Case(
         "deepseek_v2",
@@ -167,7 +168,7 @@ CASES = [
             norm_topk_prob=False,
             routed_scaling_factor=16.0,
         ),
-        seed=10,
+        seed=59,
     ),
     Case(
         "deepseek_v3",
@@ -197,7 +198,7 @@ CASES = [
                 "weight_block_size": [tensorfile.BLOCK, tensorfile.BLOCK],
             },
         ),
-        seed=10,
+        seed=50,
         fp8=True,
     ),
     Case("qwen2", _qwen2(256, 4, tied=False), seed=4),
@@ -255,11 +256,11 @@ class _Weights:
         draw = 1 + 0.2 * self.rng.standard_normal(size)
         self.tensors[name + ".weight"] = draw.astype(ml_dtypes.bfloat16)
 
-    def mlp(self, name, width):
+    def mlp(self, name, width, gain=1.0):
         hidden = self.config["hidden_size"]
         self.linear(name + ".gate_proj", width, hidden)
         self.linear(name + ".up_proj", width, hidden)
-        self.linear(name + ".down_proj", hidden, width)
+        self.linear(name + ".down_proj", hidden, width, gain=gain)
 
     def latent_attention(self, name):
         config = self.config
@@ -271,14 +272,14 @@ class _Weights:
         )
         q_rows = heads * (nope + rope)
         if config["q_lora_rank"] is None:
-            self.linear(name + ".q_proj", q_rows, hidden, gain=1.7)
+            self.linear(name + ".q_proj", q_rows, hidden, gain=0.8)
         else:
             self.linear(name + ".q_a_proj", config["q_lora_rank"], hidden)
             self.norm(name + ".q_a_layernorm", config["q_lora_rank"])
-            self.linear(name + ".q_b_proj", q_rows, config["q_lora_rank"], gain=1.7)
-        self.linear(name + ".kv_a_proj_with_mqa", lora + rope, hidden, gain=1.7)
+            self.linear(name + ".q_b_proj", q_rows, config["q_lora_rank"], gain=0.8)
+        self.linear(name + ".kv_a_proj_with_mqa", lora + rope, hidden)
         self.norm(name + ".kv_a_layernorm", lora)
-        self.linear(name + ".kv_b_proj", heads * (nope + value), lora, gain=1.4)
+        self.linear(name + ".kv_b_proj", heads * (nope + value), lora)
         self.linear(name + ".o_proj", hidden, heads * value)
 
     def grouped_attention(self, name):
@@ -288,8 +289,8 @@ class _Weights:
         )
         dim = config.get("head_dim", hidden // heads)
         bias = config["model_type"] == "qwen2"
-        self.linear(name + ".q_proj", heads * dim, hidden, gain=1.5, bias=bias)
-        self.linear(name + ".k_proj", kv_heads * dim, hidden, gain=1.5, bias=bias)
+        self.linear(name + ".q_proj", heads * dim, hidden, gain=1.2, bias=bias)
+        self.linear(name + ".k_proj", kv_heads * dim, hidden, gain=1.2, bias=bias)
         self.linear(name + ".v_proj", kv_heads * dim, hidden, bias=bias)
         self.linear(name + ".o_proj", hidden, heads * dim)
 
@@ -307,12 +308,15 @@ class _Weights:
             self.mlp(name + ".mlp", config["intermediate_size"])
             return
         experts, width = config["n_routed_experts"], config["moe_intermediate_size"]
+        # Weights that are not renormalised sum to about a half. The mixture stays smaller than the
+        # residual stream, so that one expert chosen otherwise in bfloat16 is not a catastrophe.
+        gain = (1 if config["norm_topk_prob"] else 2) / config["routed_scaling_factor"]
         self.linear(name + ".mlp.gate", experts, hidden, gain=1.5, quantised=False)
         if config["topk_method"] == "noaux_tc":
             bias = self.rng.standard_normal(experts) * 0.1
             self.tensors[name + ".mlp.gate.e_score_correction_bias"] = bias.astype(np.float32)
         for expert in range(experts):
-            self.mlp(f"{name}.mlp.experts.{expert}", width)
+            self.mlp(f"{name}.mlp.experts.{expert}", width, gain=gain)
         self.mlp(name + ".mlp.shared_experts", config["n_shared_experts"] * width)
 
 
