@@ -1,0 +1,47 @@
+#pragma once
+// Every limit of every rule, in one file (thresholds.json, shipped inside the program): its value,
+// unit, source and known counter-example. --thresholds FILE changes values by name. The handbook's
+// figures are there beside the trusted ones; a rule evaluates them only when they are enabled.
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "diagnose/finding.h"
+
+namespace fathom::diagnose {
+
+struct Threshold {
+  std::string name;  // "kv-copy.warn_share"
+  double value = 0;
+  double default_value = 0;
+  std::string unit;
+  std::string source;
+  std::string counter_example;
+  std::string verdict;  // handbook figures: sound, plausible, folklore, impossible
+  bool handbook = false;
+  bool enabled = true;
+};
+
+class Thresholds {
+ public:
+  // The shipped values.
+  static const Thresholds& Default();
+  // The shipped values, changed by a JSON object {"name": number | {"value", "enabled"}}. An
+  // unknown name is an error that lists the nearest.
+  static Result<Thresholds> FromJson(std::string_view json);
+
+  // A name that is not in the file is a bug.
+  double operator[](std::string_view name) const { return Get(name).value; }
+  const Threshold& Get(std::string_view name) const;
+  bool enabled(std::string_view name) const { return Get(name).enabled; }
+  UsedThreshold Used(std::string_view name) const;
+  const std::map<std::string, Threshold, std::less<>>& all() const { return all_; }
+
+ private:
+  static Result<Thresholds> Parse(std::string_view json);
+  std::map<std::string, Threshold, std::less<>> all_;
+};
+
+}  // namespace fathom::diagnose
