@@ -63,6 +63,8 @@ class Commands {
 
 // One line a subcommand, defined in the file of its name, called here in the order of the help
 // page.
-inline void AddAll([[maybe_unused]] Commands& commands) {}
+void AddDiagnose(Commands& commands);
+
+inline void AddAll(Commands& commands) { AddDiagnose(commands); }
 
 }  // namespace fathom::cli

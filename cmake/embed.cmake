@@ -1,0 +1,19 @@
+# fathom_embed(OUTPUT HEADER NAMESPACE name1 file1 [name2 file2 ...])
+# writes OUTPUT, a source that defines each name as a string_view over its file's bytes. Run as a
+# script (cmake -P) at build time so that a changed file is embedded again.
+function(fathom_embed target header namespace)
+  set(output ${CMAKE_CURRENT_BINARY_DIR}/embedded_${target}.cc)
+  set(files)
+  set(pairs ${ARGN})
+  while(pairs)
+    list(POP_FRONT pairs name file)
+    list(APPEND files ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+    list(APPEND arguments "${name}=${CMAKE_CURRENT_SOURCE_DIR}/${file}")
+  endwhile()
+  string(REPLACE ";" "|" arguments "${arguments}")
+  add_custom_command(OUTPUT ${output}
+    COMMAND ${CMAKE_COMMAND} -DOUTPUT=${output} -DHEADER=${header} -DNAMESPACE=${namespace}
+            "-DFILES=${arguments}" -P ${CMAKE_SOURCE_DIR}/cmake/embed_script.cmake
+    DEPENDS ${files} ${CMAKE_SOURCE_DIR}/cmake/embed_script.cmake VERBATIM)
+  target_sources(${target} PRIVATE ${output})
+endfunction()

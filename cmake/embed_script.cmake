@@ -1,0 +1,15 @@
+# See embed.cmake. A string literal may hold 64 KiB by the standard's minimum, so files become bytes.
+set(text "#include \"${HEADER}\"\n\nnamespace ${NAMESPACE} {\nnamespace {\n")
+set(views "")
+string(REPLACE "|" ";" FILES "${FILES}")
+foreach(pair IN LISTS FILES)
+  string(REGEX MATCH "^([^=]+)=(.*)$" unused "${pair}")
+  set(name ${CMAKE_MATCH_1})
+  file(READ ${CMAKE_MATCH_2} hex HEX)
+  string(REGEX REPLACE "(..)" "'\\\\x\\1'," bytes "${hex}")
+  string(APPEND text "constexpr char ${name}Bytes[] = {${bytes}'\\0'};\n")
+  string(APPEND views
+    "const std::string_view ${name}(${name}Bytes, sizeof(${name}Bytes) - 1);\n")
+endforeach()
+string(APPEND text "}  // namespace\n\n${views}\n}  // namespace ${NAMESPACE}\n")
+file(WRITE ${OUTPUT} "${text}")

@@ -1,0 +1,67 @@
+#include "diagnose/report/catalogue.h"
+
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/check.h"
+#include "diagnose/embedded.h"
+
+namespace fathom::diagnose {
+namespace {
+
+using Catalogue = std::map<std::string, std::string, std::less<>>;
+
+Catalogue Load(std::string_view json) {
+  const auto parsed = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+  FATHOM_CHECK(parsed.is_object(), "a shipped catalogue is not a JSON object");
+  Catalogue catalogue;
+  for (const auto& [key, value] : parsed.items()) catalogue[key] = value;
+  return catalogue;
+}
+
+const Catalogue& For(Language language) {
+  static const Catalogue kEnglish = Load(embedded::kCatalogueEn);
+  static const Catalogue kChinese = Load(embedded::kCatalogueZh);
+  return language == Language::kEnglish ? kEnglish : kChinese;
+}
+
+}  // namespace
+
+Result<Language> LanguageFromName(std::string_view name) {
+  if (name == "en") return Language::kEnglish;
+  if (name == "zh") return Language::kChinese;
+  return Err(Code::kInvalidArgument, "--lang {}: expected en or zh", name);
+}
+
+std::string Say(Language language, const Text& text) {
+  const Catalogue& catalogue = For(language);
+  const auto it = catalogue.find(text.key);
+  FATHOM_CHECK(it != catalogue.end(), "no text for '{}'", text.key);
+  const std::string& sentence = it->second;
+  std::string out;
+  for (size_t at = 0; at < sentence.size();) {
+    const size_t open = sentence.find('{', at);
+    const size_t close = open == std::string::npos ? open : sentence.find('}', open);
+    if (close == std::string::npos) {
+      out += sentence.substr(at);
+      break;
+    }
+    out += sentence.substr(at, open - at);
+    const std::string_view name = std::string_view(sentence).substr(open + 1, close - open - 1);
+    for (const auto& [key, value] : text.args) {
+      if (key == name) out += value;
+    }
+    at = close + 1;
+  }
+  return out;
+}
+
+std::string Say(Language language, std::string_view key) { return Say(language, Text{key, {}}); }
+
+std::vector<std::string> CatalogueKeys(Language language) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : For(language)) keys.push_back(key);
+  return keys;
+}
+
+}  // namespace fathom::diagnose

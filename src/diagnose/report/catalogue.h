@@ -1,0 +1,24 @@
+#pragma once
+// The words of a report, by language. A text is a key with named arguments; the catalogue has its
+// sentence with {name} where an argument goes.
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "diagnose/finding.h"
+
+namespace fathom::diagnose {
+
+enum class Language : uint8_t { kEnglish, kChinese };
+Result<Language> LanguageFromName(std::string_view name);  // "en", "zh"
+
+// The sentence of `text`. A key that a catalogue lacks is a bug: a test compares the catalogues.
+std::string Say(Language language, const Text& text);
+// A key without arguments.
+std::string Say(Language language, std::string_view key);
+
+// All keys of a catalogue, sorted (tests).
+std::vector<std::string> CatalogueKeys(Language language);
+
+}  // namespace fathom::diagnose

@@ -1,0 +1,20 @@
+#pragma once
+// The rules by family; docs/diagnose/<id>.md says what each looks for and why.
+#include "diagnose/rules/rule.h"
+
+namespace fathom::diagnose {
+
+// copies.cc
+void KvCopy(const RuleContext& context, Findings& findings);
+
+// stalls.cc
+void JitRecompile(const RuleContext& context, Findings& findings);
+void LaunchGap(const RuleContext& context, Findings& findings);
+void SyncCall(const RuleContext& context, Findings& findings);
+void Allocator(const RuleContext& context, Findings& findings);
+
+// attention.cc
+void SoftmaxPass(const RuleContext& context, Findings& findings);
+void AttentionRoofline(const RuleContext& context, Findings& findings);
+
+}  // namespace fathom::diagnose

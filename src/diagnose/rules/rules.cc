@@ -1,0 +1,92 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "diagnose/rules/families.h"
+#include "diagnose/rules/rule.h"
+
+namespace fathom::diagnose {
+namespace {
+
+constexpr Rule kRules[] = {
+    {"kv-copy", KvCopy},
+    {"jit-recompile", JitRecompile},
+    {"launch-gap", LaunchGap},
+    {"sync-call", SyncCall},
+    {"allocator", Allocator},
+    {"softmax-pass", SoftmaxPass},
+    {"attention-roofline", AttentionRoofline},
+};
+
+}  // namespace
+
+std::string_view SeverityName(Severity severity) {
+  switch (severity) {
+    case Severity::kInfo:
+      return "info";
+    case Severity::kWarn:
+      return "warn";
+    case Severity::kSevere:
+      return "severe";
+  }
+  return "unknown";
+}
+
+std::span<const Rule> Rules() { return kRules; }
+
+Findings RunRules(const RuleContext& context) {
+  Findings findings;
+  for (const Rule& rule : kRules) {
+    const size_t before = findings.findings.size() + findings.abstained.size();
+    rule.run(context, findings);
+    if (findings.findings.size() + findings.abstained.size() == before) {
+      findings.clean.push_back(rule.id);
+    }
+  }
+  // What saves most comes first, within its severity.
+  std::stable_sort(findings.findings.begin(), findings.findings.end(),
+                   [](const Finding& a, const Finding& b) {
+                     if (a.severity != b.severity) return a.severity > b.severity;
+                     const double x = std::isnan(a.saving_ms_per_step) ? 0 : a.saving_ms_per_step;
+                     const double y = std::isnan(b.saving_ms_per_step) ? 0 : b.saving_ms_per_step;
+                     return x > y;
+                   });
+  return findings;
+}
+
+double Median(std::vector<double> values) {
+  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
+  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  if (values.size() % 2 == 1) return *middle;
+  return (*middle + *std::max_element(values.begin(), middle)) / 2;
+}
+
+double ConfidenceFor(const RuleContext& context, const Bucket& bucket, bool about_cpu_time) {
+  double confidence = 0.95;
+  if (bucket.counted.size() < kMinTailSteps) confidence -= 0.05;
+  if (bucket.counted.size() < kMinSteps) confidence -= 0.25;
+  if (!bucket.steps.empty()) {
+    const Source& source = context.timeline.sources[context.steps.all[bucket.steps.front()].source];
+    if (about_cpu_time && source.with_stack.value_or(false)) confidence -= 0.35;
+    if (source.stats.dropped() > 0) confidence -= 0.1;
+  }
+  return std::max(confidence, 0.1);
+}
+
+std::string Number(double value) {
+  if (std::isnan(value)) return "?";
+  const double magnitude = std::fabs(value);
+  if (magnitude >= 100 || value == std::floor(value)) return fmt::format("{:.0f}", value);
+  if (magnitude >= 10) return fmt::format("{:.1f}", value);
+  return fmt::format("{:.2f}", value);
+}
+
+std::string Percent(double share) {
+  return std::isnan(share) ? "?" : fmt::format("{:.1f}%", share * 100);
+}
+
+std::string Milliseconds(double ns) { return Number(ns / 1e6); }
+
+}  // namespace fathom::diagnose
