@@ -87,6 +87,9 @@ Result<PackedWeight> Pack(std::span<const WeightSource> parts, Precision precisi
 Result<PackedWeight> Pack(const WeightSource& source, Precision precision, Device& device,
                           const kernels::cpu::KernelTable& cpu, Layout layout = Layout::kPanels);
 
+// The matrix [N, K] as f32, scales applied: for weights that are cut after dequantising.
+Status ToF32(const WeightSource& source, std::span<float> out);
+
 struct Plan {
   int64_t max_rows = 0;
   size_t workspace_bytes = 0;  // what Run takes from context.arena and gives back

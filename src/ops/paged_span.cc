@@ -1,0 +1,84 @@
+#include "ops/paged_span.h"
+
+#include <cstring>
+
+#include "ops/panels.h"
+
+namespace fathom::ops::attention {
+namespace {
+constexpr int32_t kPanel = kernels::kPanelColumns;
+}
+
+PagedSpan::Scratch PagedSpan::Carve(Carver& carver) const {
+  Scratch scratch;
+  scratch.q = carver.Take<std::byte>(max_rows * q_stride() * (operands.dot ? 2 : 4));
+  scratch.scores = carver.Take<float>(max_rows * kSpanTokens);
+  if (operands.dot) scratch.p = carver.Take<uint16_t>(max_rows * kSpanTokens);
+  scratch.panel = carver.Take<std::byte>(
+      operands.PanelElements(std::max<int64_t>(key_dim, kPanel)) * SizeOf(operands.panel));
+  return scratch;
+}
+
+int64_t PagedSpan::q_stride() const { return host::EvenUp(key_dim); }
+
+void PagedSpan::StageQuery(const kernels::cpu::KernelTable& cpu, const float* q, int64_t dim,
+                           int64_t element, int64_t row, const Scratch& scratch) const {
+  const int64_t at = row * q_stride() + element;
+  if (operands.dot) {
+    cpu.round_row(q, reinterpret_cast<uint16_t*>(scratch.q) + at, dim);
+  } else {
+    std::memcpy(reinterpret_cast<float*>(scratch.q) + at, q,
+                static_cast<size_t>(dim) * sizeof(float));
+  }
+}
+
+void PagedSpan::Run(const kernels::cpu::KernelTable& cpu, const PageReader& reader,
+                    const Item& item, int32_t span, const Scratch& scratch,
+                    const State& out) const {
+  const int32_t first_key = span * kSpanTokens;
+  const int32_t keys = std::min(kSpanTokens, item.num_keys() - first_key);
+  const auto rows = static_cast<int32_t>(item.num_tokens * rows_per_token);
+  const kernels::GemmFn gemm = host::GemmFor(cpu, operands.dot, operands.panel);
+  std::array<const void*, kPanel> pointers;
+
+  kernels::GemmParams p;
+  p.m = rows;
+  p.b = scratch.panel;
+  p.a = scratch.q;
+  p.a_stride = q_stride();
+  p.k = key_dim;
+  p.c_stride = kSpanTokens;
+  for (int32_t key = 0; key < keys; key += kPanel) {
+    p.n = std::min(kPanel, keys - key);
+    int64_t element = 0;
+    for (int32_t i = 0; i < num_key_planes; ++i) {
+      const Plane& plane = key_planes[static_cast<size_t>(i)];
+      reader.Rows(plane, item.head, first_key + key, p.n, 0, pointers.data());
+      operands.PackColumns(cpu)({pointers.data(), p.n, plane.dim,
+                                 scratch.panel + element * kPanel * SizeOf(operands.panel)});
+      element += plane.dim;
+    }
+    p.c = scratch.scores + key;
+    gemm(p);
+  }
+
+  SoftmaxRows(cpu, item, span, 0, rows, rows_per_token, scale, scratch.scores, scratch.p, out);
+
+  p.a_stride = kSpanTokens;
+  p.c_stride = value_dim;
+  for (int32_t key = 0; key < keys; key += kPanel) {
+    const int32_t count = std::min(kPanel, keys - key);
+    p.k = count;
+    p.accumulate = key > 0;
+    p.a = operands.dot ? static_cast<const void*>(scratch.p + key) : scratch.scores + key;
+    for (int64_t column = 0; column < value_dim; column += kPanel) {
+      p.n = static_cast<int32_t>(std::min<int64_t>(kPanel, value_dim - column));
+      reader.Rows(values, item.head, first_key + key, count, column, pointers.data());
+      operands.PackRows(cpu)({pointers.data(), count, p.n, scratch.panel});
+      p.c = out.o + column;
+      gemm(p);
+    }
+  }
+}
+
+}  // namespace fathom::ops::attention

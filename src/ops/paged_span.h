@@ -1,0 +1,40 @@
+#pragma once
+// One span of attention straight over pages: GQA of both roles, and MLA's generated tokens, whose
+// keys are the latents with the shared rope keys behind them and whose values are the latents.
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/attention_host.h"
+
+namespace fathom::ops::attention {
+
+struct PagedSpan {
+  std::array<Plane, 2> key_planes;  // their elements follow each other
+  int32_t num_key_planes = 1;
+  Plane values;
+  Operands operands;
+  float scale = 1;
+  int64_t rows_per_token = 1;
+  int64_t max_rows = 1;
+  int64_t key_dim = 0;
+  int64_t value_dim = 0;
+
+  // Of one worker.
+  struct Scratch {
+    std::byte* q = nullptr;   // [rows, EvenUp(key_dim)] bf16 or f32: staged by the caller
+    float* scores = nullptr;  // [rows, 256]
+    uint16_t* p = nullptr;    // [rows, 256], bf16 products only
+    std::byte* panel = nullptr;
+  };
+  Scratch Carve(Carver& carver) const;
+  int64_t q_stride() const;
+
+  // Puts one query row of `dim` elements at `element` of staged row `row`.
+  void StageQuery(const kernels::cpu::KernelTable& cpu, const float* q, int64_t dim,
+                  int64_t element, int64_t row, const Scratch& scratch) const;
+  void Run(const kernels::cpu::KernelTable& cpu, const PageReader& reader, const Item& item,
+           int32_t span, const Scratch& scratch, const State& out) const;
+};
+
+}  // namespace fathom::ops::attention
