@@ -66,17 +66,27 @@ TEST(Communication, Volumes) {
 }
 
 TEST(MemoryPlan, SolvesForPages) {
-  const KvRequest kv{
-      .page_tokens = 64, .page_bytes = 1000, .sequence_tokens = 100, .max_pages = 50, .share = 0.5};
+  const KvRequest kv{.page_tokens = 64,
+                     .page_bytes = 1000,
+                     .sequence_tokens = 200,
+                     .min_sequence_tokens = 100,
+                     .max_pages = 50,
+                     .share = 0.5};
   const auto plan = SolveMemoryPlan({{"weights", 40'000, ""}}, {100'000, "--max-memory"}, kv);
   ASSERT_TRUE(plan);
   EXPECT_EQ(plan->max_pages, 60);
   EXPECT_EQ(plan->num_pages, 30);
+  EXPECT_EQ(plan->sequence_tokens, 200);
   EXPECT_EQ(plan->TotalBytes(), 70'000u);
   EXPECT_THAT(plan->Table(), HasSubstr("30 pages of 64 tokens"));
 
-  // One sequence must fit even when it takes more than its share.
+  // One wanted sequence is worth more than its share; where it does not fit, a shorter one is.
+  EXPECT_EQ(SolveMemoryPlan({{"weights", 95'000, ""}}, {100'000, "x"}, kv)->num_pages, 4);
+  const auto shorter = SolveMemoryPlan({{"weights", 97'000, ""}}, {100'000, "x"}, kv);
+  EXPECT_EQ(shorter->num_pages, 3);
+  EXPECT_EQ(shorter->sequence_tokens, 192);
   EXPECT_EQ(SolveMemoryPlan({{"weights", 98'000, ""}}, {100'000, "x"}, kv)->num_pages, 2);
+
   const auto tight = SolveMemoryPlan({{"weights", 98'001, ""}}, {100'000, "cgroup limit"}, kv);
   ASSERT_FALSE(tight);
   EXPECT_EQ(tight.error().code, Code::kResourceExhausted);

@@ -33,18 +33,21 @@ Result<MemoryPlan> SolveMemoryPlan(std::vector<MemoryLine> lines, const MemoryBu
   plan.lines = std::move(lines);
   plan.page_tokens = kv.page_tokens;
   plan.page_bytes = kv.page_bytes;
-  plan.sequence_tokens = kv.sequence_tokens;
+  const auto pages_of = [&](int64_t tokens) {
+    return (tokens + kv.page_tokens - 1) / kv.page_tokens;
+  };
   const uint64_t fixed = plan.FixedBytes();
   const uint64_t left = budget.bytes > fixed ? budget.bytes - fixed : 0;
   plan.max_pages = static_cast<int64_t>(left / kv.page_bytes);
-  const int64_t needed = (kv.sequence_tokens + kv.page_tokens - 1) / kv.page_tokens;
   const auto shared = static_cast<int64_t>(static_cast<double>(plan.max_pages) * kv.share);
-  plan.num_pages = std::max(needed, std::min(kv.max_pages, shared));
+  const int64_t wanted = std::max(pages_of(kv.sequence_tokens), std::min(kv.max_pages, shared));
+  plan.num_pages = std::max(std::min(wanted, plan.max_pages), pages_of(kv.min_sequence_tokens));
+  plan.sequence_tokens = std::min(kv.sequence_tokens, plan.num_pages * kv.page_tokens);
   if (plan.TotalBytes() > budget.bytes) {
     return Err(Code::kResourceExhausted,
                "the model does not fit: {} are needed, of them {} for one sequence of {} tokens, "
                "but {} are available ({}); {} are missing\n{}",
-               HumanBytes(plan.TotalBytes()), HumanBytes(plan.KvBytes()), kv.sequence_tokens,
+               HumanBytes(plan.TotalBytes()), HumanBytes(plan.KvBytes()), kv.min_sequence_tokens,
                HumanBytes(budget.bytes), budget.source,
                HumanBytes(plan.TotalBytes() - budget.bytes), plan.Table());
   }

@@ -22,10 +22,12 @@ struct MemoryBudget {
 
 struct KvRequest {
   int64_t page_tokens = 0;
-  uint64_t page_bytes = 0;      // one page in all layers of all groups
-  int64_t sequence_tokens = 0;  // pages for one sequence of this length must fit
-  // Pages that are wanted: at most max_pages, and no more than `share` of what the fixed lines
-  // leave, unless one sequence needs more.
+  uint64_t page_bytes = 0;  // one page in all layers of all groups
+  // The longest sequence that is wanted, and the one that must fit at least.
+  int64_t sequence_tokens = 0;
+  int64_t min_sequence_tokens = 0;
+  // More pages than one such sequence needs: up to max_pages, and at most this share of what the
+  // fixed lines leave.
   int64_t max_pages = 0;
   double share = 0.25;
 };
@@ -46,8 +48,8 @@ struct MemoryPlan {
   std::string Table() const;
 };
 
-// Fills in the pages. When the fixed lines or the pages of one sequence do not fit, the error holds
-// the table and the bytes that are missing.
+// Fills in the pages. When the fixed lines or the pages of the shortest acceptable sequence do not
+// fit, the error holds the table and the bytes that are missing.
 Result<MemoryPlan> SolveMemoryPlan(std::vector<MemoryLine> lines, const MemoryBudget& budget,
                                    const KvRequest& kv);
 

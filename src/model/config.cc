@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/mapped_file.h"
+#include "base/strings.h"
 #include "model/json_reader.h"
 
 namespace fathom::model {
@@ -195,7 +196,7 @@ void ParseMoe(JsonReader& json, ModelConfig& config) {
   gate.top_k = Small(json.Int("num_experts_per_tok", 1, gate.num_experts));
   gate.norm_topk_prob = json.Bool("norm_topk_prob");
   gate.routed_scaling_factor = static_cast<float>(json.Number("routed_scaling_factor", 0, 1e6));
-  moe.num_shared_experts = Small(json.OptionalInt("n_shared_experts", 0, 64).value_or(0));
+  moe.num_shared_experts = Small(json.Int("n_shared_experts", 1, 64));
   moe.intermediate_size = Small(json.Int("moe_intermediate_size", 1, kMaxDim));
   moe.first_dense_layers = Small(json.Int("first_k_dense_replace", 0, kMaxLayers));
   moe.layer_frequency = Small(json.Int("moe_layer_freq", 1, kMaxLayers));
@@ -298,6 +299,7 @@ Result<ModelConfig> ParseModelConfig(std::string_view text, std::string_view whe
   JsonReader json{std::string(where), root};
 
   ModelConfig config;
+  config.text_hash = Hash64(text);
   const std::vector<std::string> names = json.OptionalStrings("architectures");
   FATHOM_TRY(json.ok() ? Status{} : json.Finish({}));
   const auto known = names.size() == 1

@@ -66,6 +66,7 @@ struct ModelConfig {
   std::optional<MlaConfig> mla;
   std::optional<MoeConfig> moe;
   std::optional<Fp8Config> fp8;
+  uint64_t text_hash = 0;  // of the file: tells apart what computes differently
   std::vector<int32_t> bos_tokens;
   std::vector<int32_t> eos_tokens;
 

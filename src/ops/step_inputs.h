@@ -29,8 +29,18 @@ inline constexpr int kLiveTokens = 0;
 inline constexpr int kLiveSequences = 1;
 inline constexpr int kLiveLogits = 2;
 
+// What the tokens of one role in a step amount to, as the host knows it. For cost accounting
+// (Context::Mark) alone: nothing may branch on it. Zeros leave the cost of attention unstated.
+struct RoleWork {
+  int64_t query_tokens = 0;
+  int64_t kv_tokens = 0;  // read from the cache: the sum of the role's kv_lengths
+  int64_t pairs = 0;      // query-key pairs that the causal mask leaves (cost::CausalPairs)
+};
+
 struct StepInputs {
   StepBucket bucket;
+  RoleWork prompt_work;
+  RoleWork generated_work;
 
   // Device memory from here on. Entries past the live counts are never read.
   const int32_t* live_counts = nullptr;  // [3] = {tokens, sequences, logits rows}
