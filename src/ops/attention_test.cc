@@ -1,8 +1,7 @@
 #include "ops/attention.h"
 
 #include <limits>
-#include <numeric>
-#include <optional>
+#include <map>
 
 #include "ops/kv_cache.h"
 #include "ops/test_rig.h"
@@ -203,6 +202,7 @@ const std::vector<Sequence> kMixed = {{1, 5, 5, Role::kPrompt},      {2, 700, 1,
                                       {5, 257, 3, Role::kGenerated}, {6, 256, 1, Role::kGenerated}};
 
 TEST(GqaAttention, MatchesF64OnEveryIsaPrecisionAndCacheType) {
+  std::map<std::pair<int, DType>, std::vector<double>> exact_of;  // slow, and the same for each
   for (const std::string& isa : ops::testing::RunnableIsas()) {
     for (const Precision precision : {Precision::kF32, Precision::kBF16}) {
       for (const DType kv : {DType::kF32, DType::kBF16}) {
@@ -367,6 +367,7 @@ const std::vector<Sequence> kMlaMixed = {{1, 5, 5, Role::kPrompt},
                                          {6, 70, 1, Role::kGenerated}};
 
 TEST(MlaAttention, BothPathsMatchF64OnEveryIsaPrecisionAndCacheType) {
+  std::map<std::pair<int, DType>, std::vector<double>> exact_of;  // slow, and the same for each
   for (const std::string& isa : ops::testing::RunnableIsas()) {
     for (const Precision precision : {Precision::kF32, Precision::kBF16}) {
       for (const DType kv : {DType::kF32, DType::kBF16}) {

@@ -79,7 +79,11 @@ std::vector<float> RunLinear(Rig& rig, const PackedWeight& w, const std::vector<
   args.input = TensorView::Contiguous(in, DType::kF32, {rows, w.cols()});
   args.output = TensorView::Contiguous(out, DType::kF32, {rows, w.rows()});
   args.bias = bias.empty() ? nullptr : bias.data();
-  EXPECT_TRUE(linear::Run(MakePlan(w, rows), w, args, rig.context()));
+  const Plan plan = MakePlan(w, rows);
+  const Arena& arena = rig.context().arena;
+  const size_t peak = arena.peak();
+  EXPECT_TRUE(linear::Run(plan, w, args, rig.context()));
+  EXPECT_LE(arena.peak(), std::max(peak, arena.Mark() + plan.workspace_bytes));
   return rig.Download<float>(out, static_cast<size_t>(rows * w.rows()));
 }
 
