@@ -12,7 +12,7 @@ ALLOWED = {  # layer -> layers it may include besides itself and base
     "text": set(),
     "ops": {"kernels", "cost", "event"},
     "model": {"ops", "cost", "event"},
-    "engine": {"model", "ops", "cost", "event"},
+    "engine": {"model", "ops", "kernels", "cost", "event"},
     "session": {"engine", "text", "event"},
     "observe": {"event", "cost"},
     "server": {"session", "engine", "text", "observe", "event"},

@@ -28,7 +28,8 @@ struct EngineOptions {
   // A request with one level of priority more goes before those that arrived up to this much
   // earlier; so a lower priority waits, but never for ever.
   int32_t priority_step_ms = 10'000;
-  uint64_t default_seed = 0;  // for requests without one
+  uint64_t default_seed = 0;  // for requests without one: mixed with their id
+  int32_t bos_token = -1;     // to explain prefix-cache misses by a missing or doubled BOS
 };
 
 struct EngineStats {
@@ -46,6 +47,14 @@ struct EngineStats {
   bool healthy = true;
 };
 
+// Device memory besides the weights.
+struct EngineMemory {
+  uint64_t kv_bytes = 0;         // of all pages
+  uint64_t workspace_bytes = 0;  // activations of the largest step
+  uint64_t logits_bytes = 0;
+  uint64_t inputs_bytes = 0;
+};
+
 class Engine {
  public:
   struct Runtime {
@@ -56,6 +65,9 @@ class Engine {
     event::Sink sink;
   };
 
+  // What Create will allocate. Fails as Create does when an option is out of range.
+  static Result<EngineMemory> PlanMemory(const model::Model& model, const EngineOptions& options,
+                                         int num_threads);
   static Result<std::unique_ptr<Engine>> Create(model::Model& model, const EngineOptions& options,
                                                 const Runtime& runtime);
   virtual ~Engine() = default;

@@ -8,6 +8,7 @@
 
 #include "engine/prefix_cache.h"
 #include "engine/request.h"
+#include "engine/sampler.h"
 
 namespace fathom::engine {
 
@@ -26,8 +27,8 @@ struct Sequence {
   int32_t max_total = 0;  // prompt and generated tokens at most
   int64_t order = 0;      // smaller goes first: arrival, made earlier by priority
   int32_t rope_row = 0;
-  // The next token's distribution depends on the tokens before it on the host (penalties,
-  // constraints): no step is scheduled ahead of their results.
+  Sampler sampler;
+  // Sampler::needs_tokens_on_host: no step is scheduled ahead of the results of the last.
   bool needs_tokens_on_host = false;
 
   // Scheduling state.

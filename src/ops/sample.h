@@ -25,11 +25,10 @@ namespace fathom::ops::sample {
 
 inline constexpr int32_t kMaxTopLogprobs = 20;
 
-// A token that occurred before.
+// A token that occurred before, in the prompt or in the answer.
 struct Occurrence {
   int32_t token = 0;
   int32_t generated = 0;  // how often in the answer
-  bool in_prompt = false;
 };
 
 struct Bias {

@@ -235,8 +235,7 @@ TEST(Sample, AgreesWithASortedReference) {
           row.repetition_penalty = uniform(0.5, 2);
           for (uint32_t id = 0; id < vocab; id += 1 + random() % 200) {
             problem.occurrences.push_back({.token = static_cast<int32_t>(id),
-                                           .generated = static_cast<int32_t>(random() % 4),
-                                           .in_prompt = true});
+                                           .generated = static_cast<int32_t>(random() % 4)});
           }
           problem.biases.push_back({static_cast<int32_t>(random() % vocab), uniform(-5, 5)});
         }
