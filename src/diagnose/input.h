@@ -27,7 +27,8 @@ class ByteStream {
 
 class Input {
  public:
-  // "-" is stdin. A directory is an error here: see ExpandPaths.
+  // A file, "-" for stdin, or the http:// URL of a server's /metrics, which is fetched now and
+  // stamped with the time. A directory is an error here: see ExpandPaths.
   static Result<Input> Open(const std::string& path);
   static Result<Input> FromMemory(std::string name, std::string bytes);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "diagnose/readers/json_scan.h"
 
@@ -21,7 +22,9 @@ constexpr std::string_view kKeys[] = {
 template <class T>
 T Number(const Json& object, const char* key, T absent) {
   const auto entry = object.find(key);
-  return entry != object.end() && entry->is_number() ? entry->get<T>() : absent;
+  if (entry == object.end() || !entry->is_number_integer()) return absent;
+  const auto value = entry->get<int64_t>();
+  return std::in_range<T>(value) ? static_cast<T>(value) : absent;
 }
 
 std::string String(const Json& object, const char* key) {
@@ -37,7 +40,9 @@ std::vector<int32_t> Ranks(const Json& ranks) {
   std::vector<int32_t> list;
   if (!ranks.is_array()) return list;
   for (const Json& rank : ranks) {
-    if (rank.is_number_integer()) list.push_back(rank.get<int32_t>());
+    if (rank.is_number_integer() && std::in_range<int32_t>(rank.get<int64_t>())) {
+      list.push_back(rank.get<int32_t>());
+    }
   }
   return list;
 }

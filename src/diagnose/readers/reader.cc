@@ -4,12 +4,25 @@
 
 #include <vector>
 
+#include "diagnose/readers/access.h"
+#include "diagnose/readers/dmon.h"
+#include "diagnose/readers/experts.h"
 #include "diagnose/readers/kineto.h"
+#include "diagnose/readers/log.h"
+#include "diagnose/readers/ncu.h"
+#include "diagnose/readers/nsys.h"
+#include "diagnose/readers/otlp.h"
+#include "diagnose/readers/perf.h"
+#include "diagnose/readers/prometheus.h"
+#include "diagnose/readers/schedule.h"
 
 namespace fathom::diagnose {
 namespace {
 
-const Reader kReaders[] = {kKinetoReader};
+// In the order of the error message that lists them.
+const Reader kReaders[] = {kKinetoReader,     kNsysReader,    kNcuReader,        kLogReader,
+                           kPrometheusReader, kDmonReader,    kPerfScriptReader, kPerfC2cReader,
+                           kOtlpReader,       kExpertsReader, kScheduleReader,   kAccessReader};
 
 // Recordings that only their producer's tool can open, told apart by their first bytes.
 struct Recording {

@@ -1,0 +1,119 @@
+// Detection by content, the small record formats, and what is no artifact.
+#include "diagnose/readers/reader.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "diagnose/test_util.h"
+
+namespace fathom::diagnose {
+namespace {
+
+std::string ErrorOf(std::string bytes) {
+  Timeline timeline;
+  Result<Input> input = Input::FromMemory("some file", std::move(bytes));
+  const Result<SourceId> read = ReadArtifact(*input, timeline);
+  EXPECT_FALSE(read);
+  return read ? "" : read.error().message;
+}
+
+TEST(Reader, ForeignContentListsWhatWasLookedFor) {
+  for (const char* text : {"hello\n", "", "{\"a\": 1}", "<html>", "1,2,3\n4,5,6\n"}) {
+    const std::string message = ErrorOf(text);
+    EXPECT_NE(message.find("some file: expected"), std::string::npos) << text;
+    EXPECT_NE(message.find("Kineto"), std::string::npos) << text;
+    EXPECT_NE(message.find("nvidia-smi dmon"), std::string::npos) << text;
+  }
+}
+
+TEST(Reader, BinaryRecordingsNameTheirExportCommand) {
+  EXPECT_NE(ErrorOf("PERFILE2 ....").find("perf script"), std::string::npos);
+  EXPECT_NE(ErrorOf("NVR\x01....").find("ncu --import"), std::string::npos);
+  EXPECT_NE(ErrorOf("QDSSARGO....").find("nsys export --type sqlite"), std::string::npos);
+  // Three trace packets of one timestamp field each.
+  const std::string packet("\x0a\x02\x40\x05", 4);
+  EXPECT_NE(ErrorOf(packet + packet + packet).find("traceconv json"), std::string::npos);
+}
+
+TEST(Reader, EveryFormatIsFoundByContentAlone) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"kineto/hta_triton_example.json.gz", "kineto"},
+      {"nsys/nsightful_power_iteration.sqlite.gz", "nsys-sqlite"},
+      {"ncu/nsightful_copy_blocked_details.csv", "ncu-csv"},
+      {"ncu/ncu_bank_raw.csv.gz", "ncu-csv"},
+      {"logs/vllm_v0_r1-distill-qwen32b_tp2.log", "vllm-log"},
+      {"logs/sglang_old_style_deepseek_r1_fp4_tp8.log", "sglang-log"},
+      {"logs/nccl_debug_info.log", "nccl-log"},
+      {"metrics/vllm_v1_qwen3-0.6b.prom", "prometheus"},
+      {"metrics/nvidia-smi_dmon_pu.txt", "nvidia-smi-dmon"},
+      {"otlp/otlp_metrics_example.json", "otlp"},
+      {"perf/dynolog_intel_pt_stress_ushort.txt", "perf-script"},
+  };
+  for (const auto& [file, format] : cases) {
+    EXPECT_EQ(ReadFile(file).sources[0].format, format) << file;
+  }
+}
+
+TEST(Reader, DirectoryIsReadInOrder) {
+  const std::vector<std::string> paths = {DataPath("logs"), DataPath("otlp")};
+  const Result<Timeline> timeline = ReadArtifacts(paths);
+  ASSERT_TRUE(timeline) << timeline.error().message;
+  EXPECT_EQ(timeline->sources.size(), 11u);
+  EXPECT_EQ(timeline->sources[0].format, "nccl-log");
+  EXPECT_EQ(timeline->sources[10].format, "otlp");
+}
+
+TEST(Reader, ScheduleLog) {
+  const Timeline t = ReadText(
+      "{\"seq_id\": 4, \"phase\": \"prefill\", \"start_us\": 1000.5, \"end_us\": 2000, "
+      "\"graph_id\": null}\n"
+      "{\"seq_id\": 4, \"phase\": \"decode\", \"start_us\": 2187.25, \"end_us\": 3000, "
+      "\"graph_id\": \"g32\"}\n"
+      "{\"seq_id\": 4, \"phase\": \"decode\", \"start_us\": 9, \"end_us\": 3}\n{\"seq_id\": \n");
+  EXPECT_EQ(t.sources[0].format, "schedule");
+  ASSERT_EQ(t.schedule.size(), 2u);
+  EXPECT_EQ(t.schedule[0].start_ns, 1000500);
+  EXPECT_EQ(t.schedule[0].graph_id, 0u);
+  EXPECT_EQ(t.schedule[1].start_ns - t.schedule[0].end_ns, 187250);
+  EXPECT_EQ(t.Name(t.schedule[1].graph_id), "g32");
+  EXPECT_EQ(t.Name(t.schedule[1].sequence), "4");
+  EXPECT_EQ(DefectCountOf(t, Defect::kBadTime), 1u);
+  EXPECT_EQ(DefectCountOf(t, Defect::kMalformed), 1u);
+}
+
+TEST(Reader, AccessEvents) {
+  const Timeline csv = ReadText(
+      "token_id,emit_ts,hbm_addr,latency\n0,1000,0x7f00000000c0,480\n1,2000,4096,500\n2,x,1,1\n");
+  ASSERT_EQ(csv.access_events.size(), 2u);
+  EXPECT_EQ(csv.access_events[0].address, 0x7f00000000c0u);
+  EXPECT_EQ(csv.access_events[0].latency_ns, 480);
+  EXPECT_EQ(csv.access_events[1].token, 1);
+  EXPECT_EQ(DefectCountOf(csv, Defect::kBadTime), 1u);
+  const Timeline json =
+      ReadText(R"([{"token_id": 3, "emit_ts_us": 1.5, "hbm_addr": "0xc0", "latency_us": 0.25}])");
+  ASSERT_EQ(json.access_events.size(), 1u);
+  EXPECT_EQ(json.access_events[0].t_ns, 1500);
+  EXPECT_EQ(json.access_events[0].latency_ns, 250);
+}
+
+TEST(Reader, ExpertLoads) {
+  const Timeline csv = ReadText("layer_id,expert_id,count\n3,0,100\n3,1,200\n3,-1,5\n");
+  ASSERT_EQ(csv.expert_loads.size(), 2u);
+  EXPECT_EQ(csv.expert_loads[1].layer, 3);
+  EXPECT_EQ(csv.expert_loads[1].expert, 1);
+  EXPECT_EQ(csv.expert_loads[1].tokens, 200);
+  EXPECT_EQ(DefectCountOf(csv, Defect::kMalformed), 1u);
+  const Timeline flat = ReadText("{\"rank\": 0, \"logical_count\": [[1, 2, 3], [4, 5, 6]]}");
+  ASSERT_EQ(flat.expert_loads.size(), 6u);
+  EXPECT_EQ(flat.expert_loads[5].layer, 1);
+  EXPECT_EQ(flat.expert_loads[5].expert, 2);
+  EXPECT_EQ(flat.expert_loads[5].tokens, 6);
+  const Timeline dumps = ReadText("{\"logical_count\": [[[1, 2]], [[3, 4]]]}");
+  ASSERT_EQ(dumps.expert_loads.size(), 4u);
+  EXPECT_EQ(dumps.expert_loads[3].layer, 0);
+}
+
+}  // namespace
+}  // namespace fathom::diagnose
