@@ -93,6 +93,7 @@ Status Decoder::LoadWeights(WeightStore& store) {
       head_,
       store.Linear(WeightGroup::kHead, config_.tie_embeddings ? "model.embed_tokens" : "lm_head",
                    config_.vocab_size, hidden));
+  FATHOM_TRY(LoadRest(store));
   return store.Finish([this](std::string_view name) {
     if (name.ends_with(".rotary_emb.inv_freq")) return true;  // older exports; made anew here
     if (config_.tie_embeddings && name == "lm_head.weight") return true;
@@ -113,35 +114,52 @@ Status Decoder::Adopt(std::unique_ptr<WeightStore> store) {
 
 StepPlan Decoder::Plan(const ops::StepBucket& bucket) const {
   const size_t common = ArenaBytes()
-                            .F32(bucket.num_tokens, config_.hidden_size)
-                            .F32(bucket.num_tokens, config_.hidden_size)
-                            .F32(bucket.num_tokens, config_.hidden_size)
+                            .F32(bucket.num_tokens, config_.hidden_size)  // normed
+                            .F32(bucket.num_tokens, config_.hidden_size)  // residual stream
+                            .F32(bucket.num_tokens, config_.hidden_size)  // what is added to it
                             .bytes();
-  const size_t head = ArenaBytes()
-                          .F32(bucket.num_logits, config_.hidden_size)
-                          .Bytes(ops::linear::MakePlan(options_.precision, config_.vocab_size,
-                                                       config_.hidden_size, bucket.num_logits)
-                                     .workspace_bytes)
-                          .bytes();
-  const size_t layer = std::max(AttentionBytes(bucket), MlpBytes(bucket));
-  return {.bucket = bucket, .workspace_bytes = common + std::max(layer, head)};
+  return {.bucket = bucket,
+          .workspace_bytes =
+              common + std::max({AttentionBytes(bucket), MlpBytes(bucket), HeadBytes(bucket)})};
+}
+
+size_t Decoder::HeadBytes(const ops::StepBucket& bucket) const {
+  return ArenaBytes()
+      .F32(bucket.num_logits, config_.hidden_size)
+      .Bytes(ops::linear::MakePlan(options_.precision, config_.vocab_size, config_.hidden_size,
+                                   bucket.num_logits)
+                 .workspace_bytes)
+      .bytes();
 }
 
 Status Decoder::Forward(const StepPlan& plan, const ops::StepInputs& inputs,
                         std::span<const ops::CacheView> caches, ops::Context& context,
                         TensorView logits) {
+  const ArenaScope scope(context.arena);
+  const TensorView hidden =
+      context.arena.Tensor(DType::kF32, {inputs.bucket.num_tokens, config_.hidden_size});
+  return ForwardHidden(plan, inputs, caches, context, hidden, logits);
+}
+
+Status Decoder::ForwardHidden(const StepPlan& plan, const ops::StepInputs& inputs,
+                              std::span<const ops::CacheView> caches, ops::Context& context,
+                              const TensorView& hidden, const TensorView& logits) {
+  CheckPlan(plan, inputs, context);
+  Step step{inputs, caches, context, inputs.live_counts + ops::kLiveTokens};
+  FATHOM_TRY(Layers(hidden, step));
+  return Head(*head_, hidden, logits, step);
+}
+
+void Decoder::CheckPlan(const StepPlan& plan, const ops::StepInputs& inputs,
+                        const ops::Context& context) const {
   const ops::StepBucket& bucket = inputs.bucket;
   FATHOM_CHECK(bucket.num_tokens <= plan.bucket.num_tokens &&
                    bucket.num_sequences <= plan.bucket.num_sequences &&
                    bucket.num_logits <= plan.bucket.num_logits,
                "the step exceeds its plan");
-  FATHOM_CHECK(context.pool.num_threads() <= options_.num_threads);
-  const ArenaScope scope(context.arena);
-  Step step{inputs, caches, context, inputs.live_counts + ops::kLiveTokens};
-  const TensorView hidden =
-      context.arena.Tensor(DType::kF32, {bucket.num_tokens, config_.hidden_size});
-  FATHOM_TRY(Layers(hidden, step));
-  return Head(*head_, hidden, logits, step);
+  FATHOM_CHECK(context.pool.num_threads() <= options_.num_threads,
+               "a pool of {} threads, planned for {}", context.pool.num_threads(),
+               options_.num_threads);
 }
 
 Status Decoder::Layers(const TensorView& hidden, Step& step) {

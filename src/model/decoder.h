@@ -19,6 +19,7 @@ struct DecoderOptions {
   ops::Precision precision = ops::Precision::kBF16;
   DType kv_dtype = DType::kBF16;
   int page_tokens = 64;
+  bool mtp = false;     // load the multi-token-prediction layer too (DeepSeek-V3)
   int num_threads = 1;  // of the pool that forward passes will run on
   // Dynamic NTK: lengths are rounded up to a multiple of this, so that few tables serve all.
   int64_t rope_length_step = 1024;
@@ -73,6 +74,11 @@ class Decoder : public Model {
   Status Forward(const StepPlan& plan, const ops::StepInputs& inputs,
                  std::span<const ops::CacheView> caches, ops::Context& context,
                  TensorView logits) override;
+  // Forward that keeps the states that the head reads: `hidden` [num_tokens, hidden_size] f32 in
+  // device memory, after the final norm.
+  Status ForwardHidden(const StepPlan& plan, const ops::StepInputs& inputs,
+                       std::span<const ops::CacheView> caches, ops::Context& context,
+                       const TensorView& hidden, const TensorView& logits);
 
  protected:
   using PackedWeight = ops::linear::PackedWeight;
@@ -90,6 +96,8 @@ class Decoder : public Model {
   Decoder(ModelConfig config, const DecoderOptions& options, std::string name);
 
   virtual Status LoadLayer(WeightStore& store, int layer) = 0;
+  // What follows the layers.
+  virtual Status LoadRest(WeightStore& /*store*/) { return {}; }
   // Arena bytes that Attention and Mlp take, at most, for a bucket.
   virtual size_t AttentionBytes(const ops::StepBucket& bucket) const = 0;
   virtual size_t MlpBytes(const ops::StepBucket& bucket) const = 0;
@@ -102,11 +110,15 @@ class Decoder : public Model {
   // Tensors of the checkpoint that this model leaves out on purpose.
   virtual bool IsIgnorable(std::string_view /*name*/) const { return false; }
 
+  // A step within its plan, on a pool that it was planned for.
+  void CheckPlan(const StepPlan& plan, const ops::StepInputs& inputs,
+                 const ops::Context& context) const;
   // The layers and the final norm: writes `hidden` [num_tokens, hidden_size].
   Status Layers(const TensorView& hidden, Step& step);
   // `logits` [num_logits, vocab_size] of the rows of `hidden` that StepInputs names.
   Status Head(const PackedWeight& head, const TensorView& hidden, const TensorView& logits,
               Step& step);
+  size_t HeadBytes(const ops::StepBucket& bucket) const;
 
   // output = norm(input), or with a residual input += residual, then output = norm(input).
   Status Norm(const float* weight, const TensorView& input, const TensorView& residual,

@@ -41,6 +41,17 @@ Result<std::unique_ptr<Deepseek>> Deepseek::Create(const ModelConfig& config,
                          options.kv_dtype, options.page_tokens,
                          ops::RopeState::kRotatedInterleaved));
   FATHOM_TRY(ops::ValidateRope(config.rope));
+  if (options.mtp) {
+    if (config.num_mtp_layers != 1) {
+      return Err(Code::kUnsupported,
+                 "config.json: 'num_nextn_predict_layers' is {}, multi-token prediction needs 1",
+                 config.num_mtp_layers);
+    }
+    ops::CacheFormat format = model->formats_[0];
+    format.group = ops::LayerGroup::kMtp;
+    format.num_layers = 1;
+    model->formats_.push_back(format);
+  }
   return model;
 }
 
@@ -49,10 +60,7 @@ Status Deepseek::LoadLayer(WeightStore& store, int index) {
   Layer& layer = layers_[static_cast<size_t>(index)];
   const std::string prefix = fmt::format("model.layers.{}", index);
   FATHOM_TRY(LoadAttention(store, WeightGroup::kAttention, prefix + ".self_attn", layer.attention));
-  if (config_.IsMoeLayer(index)) return LoadMoe(store, prefix + ".mlp", layer.moe);
-  FATHOM_ASSIGN_OR_RETURN(layer.mlp, store.Mlp(WeightGroup::kDenseMlp, prefix + ".mlp",
-                                               config_.hidden_size, config_.intermediate_size));
-  return {};
+  return LoadMlp(store, std::nullopt, index, prefix + ".mlp", layer);
 }
 
 Status Deepseek::LoadAttention(WeightStore& store, WeightGroup group, const std::string& prefix,
@@ -77,26 +85,34 @@ Status Deepseek::LoadAttention(WeightStore& store, WeightGroup group, const std:
   return {};
 }
 
-Status Deepseek::LoadMoe(WeightStore& store, const std::string& prefix, MoeWeights& weights) const {
-  FATHOM_ASSIGN_OR_RETURN(
-      weights.gate, store.LinearF32(WeightGroup::kGate, prefix + ".gate", moe().gate.num_experts,
-                                    config_.hidden_size));
+Status Deepseek::LoadMlp(WeightStore& store, std::optional<WeightGroup> group, int index,
+                         const std::string& prefix, Layer& layer) const {
+  const auto in = [&](WeightGroup own) { return group.value_or(own); };
+  if (!config_.IsMoeLayer(index)) {
+    FATHOM_ASSIGN_OR_RETURN(layer.mlp, store.Mlp(in(WeightGroup::kDenseMlp), prefix,
+                                                 config_.hidden_size, config_.intermediate_size));
+    return {};
+  }
+  MoeWeights& weights = layer.moe;
+  FATHOM_ASSIGN_OR_RETURN(weights.gate,
+                          store.LinearF32(in(WeightGroup::kGate), prefix + ".gate",
+                                          moe().gate.num_experts, config_.hidden_size));
   if (moe().gate.method == ops::moe::TopkMethod::kNoauxTc) {
     FATHOM_ASSIGN_OR_RETURN(
         weights.gate_bias,
-        store.Vector(WeightGroup::kGate, prefix + ".gate.e_score_correction_bias",
+        store.Vector(in(WeightGroup::kGate), prefix + ".gate.e_score_correction_bias",
                      moe().gate.num_experts));
   }
   FATHOM_ASSIGN_OR_RETURN(weights.shared,
-                          store.Mlp(WeightGroup::kSharedExperts, prefix + ".shared_experts",
+                          store.Mlp(in(WeightGroup::kSharedExperts), prefix + ".shared_experts",
                                     config_.hidden_size, SharedIntermediate()));
-  FATHOM_ASSIGN_OR_RETURN(
-      weights.experts, store.Experts(WeightGroup::kExperts, prefix + ".experts", experts_shape_));
+  FATHOM_ASSIGN_OR_RETURN(weights.experts, store.Experts(in(WeightGroup::kExperts),
+                                                         prefix + ".experts", experts_shape_));
   return {};
 }
 
 bool Deepseek::IsIgnorable(std::string_view name) const {
-  // Multi-token-prediction layers follow the last layer of the main model.
+  // Multi-token-prediction layers follow the last layer; those that are wanted were read.
   constexpr std::string_view kPrefix = "model.layers.";
   if (!name.starts_with(kPrefix)) return false;
   name.remove_prefix(kPrefix.size());
@@ -225,7 +241,11 @@ Status Deepseek::LatentAttention(int index, const AttentionWeights& weights, int
 }
 
 Status Deepseek::Mlp(int index, const TensorView& hidden, const TensorView& output, Step& step) {
-  const Layer& layer = layers_[static_cast<size_t>(index)];
+  return LayerMlp(index, layers_[static_cast<size_t>(index)], hidden, output, step);
+}
+
+Status Deepseek::LayerMlp(int index, const Layer& layer, const TensorView& hidden,
+                          const TensorView& output, Step& step) {
   if (config_.IsMoeLayer(index)) {
     return MixtureOfExperts(index, layer.moe, hidden, output, step);
   }

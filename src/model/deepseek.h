@@ -2,6 +2,7 @@
 // DeepSeek-V2 (arXiv:2405.04434) and DeepSeek-V3/R1 (arXiv:2412.19437): multi-head latent attention
 // and a mixture of experts with shared experts. Names of quantities follow the papers.
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,10 +18,23 @@ class Deepseek final : public Decoder {
   static Result<std::unique_ptr<Deepseek>> Create(const ModelConfig& config,
                                                   const DecoderOptions& options, std::string name);
 
+  // Multi-token prediction (V3, section 2.2), when DecoderOptions::mtp asked for it: the logits of
+  // the token after the next, from the final hidden state of each token and the token that followed
+  // it. One more layer with its own cache group, LayerGroup::kMtp, which is cache_formats()[1].
+  //
+  // The step is the main model's moved by one token: token_ids are the next tokens; positions,
+  // kv_lengths and page tables are those of the tokens that `hidden` [num_tokens, hidden_size]
+  // belongs to (ForwardHidden). A sequence's last state waits until its next token is known.
+  StepPlan DraftPlan(const ops::StepBucket& bucket) const;
+  Status Draft(const StepPlan& plan, const ops::StepInputs& inputs,
+               std::span<const ops::CacheView> caches, ops::Context& context,
+               const TensorView& hidden, const TensorView& logits);
+
  private:
   Deepseek(const ModelConfig& config, const DecoderOptions& options, std::string name);
 
   Status LoadLayer(WeightStore& store, int layer) override;
+  Status LoadRest(WeightStore& store) override;
   size_t AttentionBytes(const ops::StepBucket& bucket) const override;
   size_t MlpBytes(const ops::StepBucket& bucket) const override;
   Status Attention(int layer, const TensorView& hidden, const TensorView& output,
@@ -50,12 +64,28 @@ class Deepseek final : public Decoder {
     MoeWeights moe;  // the others
   };
 
+  struct Mtp {
+    TensorView embedding;                   // [vocab_size, hidden_size]
+    const float* embedding_norm = nullptr;  // enorm
+    const float* hidden_norm = nullptr;     // hnorm
+    const PackedWeight* combine = nullptr;  // eh_proj [hidden_size, 2 * hidden_size]
+    const float* input_norm = nullptr;
+    const float* post_attention_norm = nullptr;
+    Layer layer;
+    const float* head_norm = nullptr;
+    const PackedWeight* head = nullptr;  // [vocab_size, hidden_size]
+  };
+
+  // With a group of its own (the MTP layer's), everything counts there.
   Status LoadAttention(WeightStore& store, WeightGroup group, const std::string& prefix,
                        AttentionWeights& weights) const;
-  Status LoadMoe(WeightStore& store, const std::string& prefix, MoeWeights& weights) const;
+  Status LoadMlp(WeightStore& store, std::optional<WeightGroup> group, int index,
+                 const std::string& prefix, Layer& layer) const;
   Status LatentAttention(int layer, const AttentionWeights& weights, int cache_group,
                          int cache_layer, const TensorView& hidden, const TensorView& output,
                          Step& step);
+  Status LayerMlp(int index, const Layer& layer, const TensorView& hidden, const TensorView& output,
+                  Step& step);
   Status MixtureOfExperts(int layer, const MoeWeights& weights, const TensorView& hidden,
                           const TensorView& output, Step& step);
 
@@ -75,6 +105,7 @@ class Deepseek final : public Decoder {
   ops::attention::MlaShape shape_;
   ops::moe::ExpertsShape experts_shape_;
   std::vector<Layer> layers_;
+  std::optional<Mtp> mtp_;
 };
 
 }  // namespace fathom::model

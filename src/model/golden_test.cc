@@ -21,28 +21,28 @@ constexpr float kNearTie = 4e-3F;
 constexpr double kBf16Inherited = 4e-2;
 constexpr double kInheritedShare = 0.01;
 
+// The worst ||value - expected|| / ||expected|| over positions that `counts` says to judge.
+template <class Counts>
+double WorstError(std::span<const float> value, std::span<const float> expected, size_t positions,
+                  Counts&& counts) {
+  const size_t vocab = expected.size() / positions;
+  double worst = 0;
+  for (size_t p = 0; p < positions; ++p) {
+    if (!counts(p)) continue;
+    double distance = 0, norm = 0;
+    for (size_t i = p * vocab; i < (p + 1) * vocab; ++i) {
+      const double difference = double{value[i]} - expected[i];
+      distance += difference * difference;
+      norm += double{expected[i]} * expected[i];
+    }
+    const double error = std::sqrt(distance / norm);
+    worst = std::isnan(error) ? 1e9 : std::max(worst, error);
+  }
+  return worst;
+}
+
 class Golden : public testing::TestWithParam<const char*> {
  protected:
-  // The worst ||value - expected|| / ||expected|| over positions that `counts` says to judge.
-  template <class Counts>
-  static double WorstError(std::span<const float> value, std::span<const float> expected,
-                           size_t positions, Counts&& counts) {
-    const size_t vocab = expected.size() / positions;
-    double worst = 0;
-    for (size_t p = 0; p < positions; ++p) {
-      if (!counts(p)) continue;
-      double distance = 0, norm = 0;
-      for (size_t i = p * vocab; i < (p + 1) * vocab; ++i) {
-        const double difference = double{value[i]} - expected[i];
-        distance += difference * difference;
-        norm += double{expected[i]} * expected[i];
-      }
-      const double error = std::sqrt(distance / norm);
-      worst = std::isnan(error) ? 1e9 : std::max(worst, error);
-    }
-    return worst;
-  }
-
   std::vector<float> Logits(const GoldenCase& golden, ops::Precision precision, size_t chunk,
                             size_t generated_from) {
     const auto device = ops::MakeCpuDevice();
@@ -107,6 +107,53 @@ TEST_P(Golden, Bf16) {
   EXPECT_GT(judged, positions / 2);
   EXPECT_LE(static_cast<double>(beyond), kInheritedShare * static_cast<double>(judged));
   EXPECT_LE(worst, beyond > 0 ? kBf16Inherited : kBf16Tolerance);
+}
+
+TEST(GoldenMtp, DraftLogits) {
+  const GoldenCase golden("deepseek_v3");
+  const auto device = ops::MakeCpuDevice();
+  LoadOptions options;
+  options.precision = ops::Precision::kF32;
+  options.kv_dtype = DType::kF32;
+  options.mtp = true;
+  const auto model = LoadForTest(golden.directory, options, *device);
+  ASSERT_NE(model, nullptr);
+  ASSERT_EQ(model->cache_formats().size(), 2u);
+  auto& deepseek = dynamic_cast<Deepseek&>(*model);
+  TestRunner runner(*model, {.device = device.get()});
+  const TestRunner::Piece all{.tokens = {golden.ids.begin(), golden.ids.end()}};
+  const std::vector<float> main = runner.StepHidden(deepseek, {&all, 1});
+
+  std::vector<float> drafts;
+  const auto slots = static_cast<int64_t>(golden.ids.size()) - 1;
+  for (int64_t begin = 0; begin < slots;) {
+    const bool prompt = begin < 500;
+    const int64_t end = std::min(slots, prompt ? begin + 250 : begin + 1);
+    const TestRunner::Piece next{
+        .tokens = {golden.ids.begin() + begin + 1, golden.ids.begin() + end + 1},
+        .role = prompt ? ops::Role::kPrompt : ops::Role::kGenerated};
+    const std::vector<float> logits = runner.Draft(deepseek, next, begin);
+    EXPECT_LE(runner.arena_peak(), runner.planned());
+    drafts.insert(drafts.end(), logits.begin(), logits.end());
+    begin = end;
+  }
+  const auto judge = [](size_t) { return true; };
+  EXPECT_LE(WorstError(main, golden.Span<float>("logits"), golden.ids.size(), judge),
+            kF32Tolerance);
+  EXPECT_LE(WorstError(drafts, golden.Span<float>("mtp_logits"), static_cast<size_t>(slots), judge),
+            kF32Tolerance);
+}
+
+TEST(GoldenMtp, RefusedWhereThereIsNone) {
+  const auto device = ops::MakeCpuDevice();
+  LoadOptions options;
+  options.mtp = true;
+  for (const char* name : {"deepseek_v2", "llama"}) {
+    const GoldenCase golden(name);
+    const auto loaded = PlanModelMemory(golden.directory, options);
+    ASSERT_FALSE(loaded);
+    EXPECT_THAT(loaded.error().message, testing::HasSubstr("multi-token prediction"));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, Golden,

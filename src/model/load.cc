@@ -28,6 +28,7 @@ Result<std::unique_ptr<Decoder>> MakeModel(const std::string& directory, const M
   const DecoderOptions decoder{.precision = options.precision,
                                .kv_dtype = options.kv_dtype,
                                .page_tokens = options.page_tokens,
+                               .mtp = options.mtp,
                                .num_threads = options.num_threads,
                                .rope_length_step = options.rope_length_step};
   const std::filesystem::path path = std::filesystem::path(directory).lexically_normal();
@@ -36,6 +37,10 @@ Result<std::unique_ptr<Decoder>> MakeModel(const std::string& directory, const M
     FATHOM_ASSIGN_OR_RETURN(std::unique_ptr<Decoder> model,
                             Deepseek::Create(config, decoder, std::move(name)));
     return model;
+  }
+  if (options.mtp) {
+    return Err(Code::kUnsupported, "{} has no multi-token prediction: only DeepSeek-V3 has",
+               NameOf(config.architecture));
   }
   FATHOM_ASSIGN_OR_RETURN(std::unique_ptr<Decoder> model,
                           Llama::Create(config, decoder, std::move(name)));

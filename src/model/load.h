@@ -19,6 +19,7 @@ struct LoadOptions {
   ops::Precision precision = ops::Precision::kBF16;
   DType kv_dtype = DType::kBF16;              // kBF16 or kF32
   int page_tokens = 64;                       // 16, 32, 64 or 128
+  bool mtp = false;                           // DecoderOptions
   int num_threads = 1;                        // of the pool that steps will run on
   std::optional<ops::RopeSpec> rope_scaling;  // ParseRopeScaling: replaces config.json's
   int64_t rope_length_step = 1024;            // DecoderOptions

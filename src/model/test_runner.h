@@ -16,6 +16,7 @@
 
 #include "base/mapped_file.h"
 #include "cost/op_cost.h"
+#include "model/deepseek.h"
 #include "model/load.h"
 #include "model/safetensors.h"
 #include "ops/cpu_isa.h"
@@ -47,6 +48,7 @@ class TestRunner {
         pool_(setup.threads, 0),
         cpu_(*ops::SelectCpu(setup.isa).value()),
         lengths_(static_cast<size_t>(setup.sequences)),
+        draft_lengths_(static_cast<size_t>(setup.sequences)),
         pages_per_sequence_(setup.pages_per_sequence) {
     const int64_t num_pages = pages_per_sequence_ * setup.sequences;
     page_ids_.resize(static_cast<size_t>(num_pages));
@@ -64,12 +66,78 @@ class TestRunner {
 
   // Runs one step over these pieces; logits of every token, in order: [tokens, vocab].
   std::vector<float> Step(std::span<const Piece> pieces) {
+    const Prepared step = Prepare(pieces, lengths_);
+    return Execute(step, model_.Plan(step.inputs.bucket),
+                   [&](const StepPlan& plan, ops::Context& context, const TensorView& logits) {
+                     return model_.Forward(plan, step.inputs, caches_, context, logits);
+                   });
+  }
+
+  // The same, keeping the final hidden states of the step for Draft.
+  std::vector<float> StepHidden(Decoder& model, std::span<const Piece> pieces) {
+    const Prepared step = Prepare(pieces, lengths_);
+    const int64_t hidden_size = model.config().hidden_size;
+    const int64_t tokens = step.inputs.bucket.num_tokens;
+    hidden_buffer_ = Poisoned(static_cast<size_t>(tokens * hidden_size) * sizeof(float));
+    hidden_ = TensorView::Contiguous(hidden_buffer_.data(), DType::kF32, {tokens, hidden_size});
+    return Execute(step, model.Plan(step.inputs.bucket),
+                   [&](const StepPlan& plan, ops::Context& context, const TensorView& logits) {
+                     return model.ForwardHidden(plan, step.inputs, caches_, context, hidden_,
+                                                logits);
+                   });
+  }
+
+  // A step of the MTP layer over next tokens, from the kept states [first_row, ...).
+  std::vector<float> Draft(Deepseek& model, const Piece& next_tokens, int64_t first_row) {
+    const Prepared step = Prepare({&next_tokens, 1}, draft_lengths_);
+    TensorView hidden = hidden_;
+    hidden.data = hidden_.As<float>() + first_row * hidden_.stride[0];
+    hidden.shape[0] = step.inputs.bucket.num_tokens;
+    return Execute(step, model.DraftPlan(step.inputs.bucket),
+                   [&](const StepPlan& plan, ops::Context& context, const TensorView& logits) {
+                     return model.Draft(plan, step.inputs, caches_, context, hidden, logits);
+                   });
+  }
+
+  // One sequence in chunks; the tokens from `generated_from` on are generated ones.
+  std::vector<float> Run(int sequence, std::span<const int32_t> tokens, size_t chunk,
+                         size_t generated_from, int32_t rope_row = 0, size_t generated_chunk = 1) {
+    std::vector<float> all;
+    for (size_t begin = 0; begin < tokens.size();) {
+      const bool prompt = begin < generated_from;
+      const size_t limit =
+          prompt ? std::min(begin + chunk, generated_from) : begin + generated_chunk;
+      const size_t end = std::min(limit, tokens.size());
+      const Piece piece{.sequence = sequence,
+                        .tokens = {tokens.begin() + static_cast<int64_t>(begin),
+                                   tokens.begin() + static_cast<int64_t>(end)},
+                        .role = prompt ? ops::Role::kPrompt : ops::Role::kGenerated,
+                        .rope_row = rope_row};
+      const std::vector<float> logits = Step({&piece, 1});
+      all.insert(all.end(), logits.begin(), logits.end());
+      begin = end;
+    }
+    return all;
+  }
+
+  void SetSink(event::Sink sink) { sink_ = sink; }
+  size_t arena_peak() const { return arena_peak_; }
+  size_t planned() const { return planned_; }
+
+ private:
+  struct Prepared {
+    ops::StepInputs inputs;
+    std::vector<ops::DeviceBuffer> buffers;
+  };
+
+  Prepared Prepare(std::span<const Piece> pieces, std::vector<int32_t>& lengths) {
     std::vector<int32_t> ids, positions, starts = {0}, kv_lengths, rope_rows, table, logits_tokens;
     std::vector<ops::Role> roles;
-    ops::StepInputs inputs;
+    Prepared step;
+    ops::StepInputs& inputs = step.inputs;
     ops::StepBucket& bucket = inputs.bucket;
     for (const Piece& piece : pieces) {
-      int32_t& length = lengths_[static_cast<size_t>(piece.sequence)];
+      int32_t& length = lengths[static_cast<size_t>(piece.sequence)];
       for (const int32_t token : piece.tokens) {
         ids.push_back(token);
         positions.push_back(length++);
@@ -99,13 +167,11 @@ class TestRunner {
     logits_tokens.resize(ids.size());
     std::iota(logits_tokens.begin(), logits_tokens.end(), 0);
     const std::vector<int32_t> live = {bucket.num_tokens, bucket.num_sequences, bucket.num_logits};
-
-    std::vector<ops::DeviceBuffer> buffers;
     const auto upload = [&]<class T>(const std::vector<T>& values) {
-      buffers.push_back(Buffer(values.size() * sizeof(T)));
-      device_.CopyIn(ops::kDefaultStream, buffers.back().data(), values.data(),
-                     values.size() * sizeof(T));
-      return static_cast<const T*>(buffers.back().data());
+      const size_t bytes = values.size() * sizeof(T);
+      step.buffers.push_back(Buffer(bytes));
+      device_.CopyIn(ops::kDefaultStream, step.buffers.back().data(), values.data(), bytes);
+      return static_cast<const T*>(step.buffers.back().data());
     };
     inputs.live_counts = upload(live);
     inputs.token_ids = upload(ids);
@@ -119,57 +185,34 @@ class TestRunner {
       inputs.page_tables[group] = upload(table);
       inputs.page_table_stride[group] = static_cast<int32_t>(pages_per_sequence_);
     }
+    return step;
+  }
 
-    const StepPlan plan = model_.Plan(bucket);
-    ops::DeviceBuffer scratch = Poisoned(plan.workspace_bytes);
+  template <class Forward>
+  std::vector<float> Execute(const Prepared& step, const StepPlan& plan, Forward&& forward) {
+    const ops::DeviceBuffer scratch = Poisoned(plan.workspace_bytes);
     Arena arena({static_cast<std::byte*>(scratch.data()), plan.workspace_bytes});
-    const auto vocab = static_cast<int64_t>(model_.vocab_size());
-    const size_t logits_bytes = ids.size() * static_cast<size_t>(vocab) * sizeof(float);
-    ops::DeviceBuffer logits = Poisoned(logits_bytes);
+    const int64_t rows = step.inputs.bucket.num_logits;
+    const int64_t vocab = model_.vocab_size();
+    std::vector<float> host(static_cast<size_t>(rows * vocab));
+    const size_t bytes = host.size() * sizeof(float);
+    const ops::DeviceBuffer logits = Poisoned(bytes);
     ops::Context context{.device = device_,
                          .pool = pool_,
                          .cpu = cpu_,
                          .comm = comm_,
                          .arena = arena,
                          .sink = sink_};
-    const Status status = model_.Forward(
-        plan, inputs, caches_, context,
-        TensorView::Contiguous(logits.data(), DType::kF32, {bucket.num_logits, vocab}));
+    const Status status =
+        forward(plan, context, TensorView::Contiguous(logits.data(), DType::kF32, {rows, vocab}));
     EXPECT_TRUE(status) << status.error().message;
-    std::vector<float> host(ids.size() * static_cast<size_t>(vocab));
-    device_.CopyOut(ops::kDefaultStream, host.data(), logits.data(), logits_bytes);
+    device_.CopyOut(ops::kDefaultStream, host.data(), logits.data(), bytes);
     EXPECT_TRUE(device_.Wait(device_.Record(ops::kDefaultStream)));
     arena_peak_ = arena.peak();
     planned_ = plan.workspace_bytes;
     return host;
   }
 
-  // One sequence in chunks; the tokens from `generated_from` on are generated ones.
-  std::vector<float> Run(int sequence, std::span<const int32_t> tokens, size_t chunk,
-                         size_t generated_from, int32_t rope_row = 0, size_t generated_chunk = 1) {
-    std::vector<float> all;
-    for (size_t begin = 0; begin < tokens.size();) {
-      const bool prompt = begin < generated_from;
-      const size_t limit =
-          prompt ? std::min(begin + chunk, generated_from) : begin + generated_chunk;
-      const size_t end = std::min(limit, tokens.size());
-      const Piece piece{.sequence = sequence,
-                        .tokens = {tokens.begin() + static_cast<int64_t>(begin),
-                                   tokens.begin() + static_cast<int64_t>(end)},
-                        .role = prompt ? ops::Role::kPrompt : ops::Role::kGenerated,
-                        .rope_row = rope_row};
-      const std::vector<float> logits = Step({&piece, 1});
-      all.insert(all.end(), logits.begin(), logits.end());
-      begin = end;
-    }
-    return all;
-  }
-
-  void SetSink(event::Sink sink) { sink_ = sink; }
-  size_t arena_peak() const { return arena_peak_; }
-  size_t planned() const { return planned_; }
-
- private:
   ops::DeviceBuffer Buffer(size_t bytes) {
     return std::move(ops::DeviceBuffer::Make(device_, bytes).value());
   }
@@ -189,6 +232,9 @@ class TestRunner {
   ops::Comm comm_;
   event::Sink sink_;
   std::vector<int32_t> lengths_;
+  std::vector<int32_t> draft_lengths_;
+  ops::DeviceBuffer hidden_buffer_;
+  TensorView hidden_;
   int64_t pages_per_sequence_;
   std::vector<int32_t> page_ids_;
   std::vector<ops::DeviceBuffer> pages_;
