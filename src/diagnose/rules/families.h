@@ -17,4 +17,10 @@ void Allocator(const RuleContext& context, Findings& findings);
 void SoftmaxPass(const RuleContext& context, Findings& findings);
 void AttentionRoofline(const RuleContext& context, Findings& findings);
 
+// kernels_ncu.cc
+void BankConflict(const RuleContext& context, Findings& findings);
+void TensorCore(const RuleContext& context, Findings& findings);
+void RegisterPressure(const RuleContext& context, Findings& findings);
+void Uncoalesced(const RuleContext& context, Findings& findings);
+
 }  // namespace fathom::diagnose

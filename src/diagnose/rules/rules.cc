@@ -17,6 +17,10 @@ constexpr Rule kRules[] = {
     {"allocator", Allocator},
     {"softmax-pass", SoftmaxPass},
     {"attention-roofline", AttentionRoofline},
+    {"bank-conflict", BankConflict},
+    {"uncoalesced", Uncoalesced},
+    {"register-pressure", RegisterPressure},
+    {"tensor-core", TensorCore},
 };
 
 }  // namespace
