@@ -18,6 +18,12 @@ reference.safetensors:
     logits_bf16     [150, vocab] bfloat16    transformers run in bfloat16, positions 3, 7, ... 599
 
 Without --transformers a stored logits_bf16 is kept if the weights have not changed.
+
+    tools/make_golden.py tests/golden --shipped models/tiny-deepseek
+
+does the same for a trained checkpoint and the text whose transformers' logits tools/train_tiny.py left
+in its transformers.safetensors: ids [300], and at the few `positions` logits (transformers, float32),
+hidden [layers + 1, positions, hidden], final_norm and mtp_logits.
 """
 
 import argparse
@@ -54,8 +60,11 @@ dynamic cases. Dynamic NTK uses the base of the whole length (600) at every posi
 factor m(mscale_all_dim)^2 applies in the DeepSeek cases, as in the published modelling code. Weights
 in fp8 are e4m3 times their float32 block scale; the float32 logits use that product unrounded, the
 bfloat16 run rounds it to bfloat16. MTP: slot p takes the hidden state of p after the final norm and
-the embedding of token p + 1 (in that order of slots; `eh_proj` sees [enorm(embedding), hnorm(hidden)]),
-rotates by position p and attends to slots 0..p; slot 0 is not masked.
+the embedding of token p + 1 (`eh_proj` sees [enorm(embedding), hnorm(hidden)]), rotates by position p and attends to slots 0..p;
+slot 0 is not masked.
+
+`tiny-deepseek` and `tiny-distill` hold the same for the trained checkpoints in models/, over 300 tokens
+of the English validation text, at a few positions.
 
 {table}
 
@@ -63,7 +72,8 @@ float32 and bfloat16 error: the worst position's ||transformers - reference|| / 
 reference being `tools/golden/reference.py` in float64. Golden logits are transformers' where that
 error is at most 5e-5, else the reference's. Closest routing: the smallest gap between an expert (or
 group) chosen and the next one; near-ties: decisions, over tokens and MoE layers, closer than 1e-3,
-which bfloat16 may take differently (`margins.N` holds each). Confidence: mean largest probability.
+which bfloat16 may take differently (`margins.N` holds each): the large bfloat16 errors are at such
+tokens, so compare bfloat16 elsewhere. Confidence: mean largest probability.
 
 Made with {versions}.
 """
@@ -161,6 +171,34 @@ def make(case: cases.Case, root: pathlib.Path, use_transformers: bool) -> str:
     )
 
 
+def make_shipped(checkpoint: pathlib.Path, folder: pathlib.Path) -> None:
+    """Writes the reference of a trained checkpoint; fails where transformers disagrees."""
+    measured = tensorfile.load(checkpoint / "transformers.safetensors")
+    ids, positions = measured["ids"].astype(np.int32), measured["positions"].astype(np.int32)
+    tensors = tensorfile.dequantise_all(tensorfile.load(checkpoint / "model.safetensors"))
+    config = json.loads((checkpoint / "config.json").read_text())
+    expected = reference.Model(config, tensors).forward(ids)
+    error = relative_error(measured["logits"], expected.logits[positions])
+    if error > AGREEMENT:
+        raise ValueError(f"{checkpoint}: transformers' logits differ by {error:.1e}")
+    outputs = {
+        "ids": ids,
+        "positions": positions,
+        "logits": measured["logits"],
+        "hidden": np.stack(expected.hidden)[:, positions].astype(np.float32),
+        "final_norm": expected.final[positions].astype(np.float32),
+    }
+    for layer, margins in expected.margins.items():
+        outputs[f"routes.{layer}"] = expected.routes[layer].astype(np.int32)
+        outputs[f"margins.{layer}"] = margins.astype(np.float32)
+    if expected.mtp_logits is not None:
+        drafting = positions[positions < len(ids) - 1]  # the last token has no next one
+        outputs["mtp_logits"] = expected.mtp_logits[drafting].astype(np.float32)
+    folder.mkdir(parents=True, exist_ok=True)
+    tensorfile.save(folder / "reference.safetensors", outputs)
+    print(f"{checkpoint.name}: transformers' logits agree to {error:.1e}")
+
+
 def _number(value: float | None) -> str:
     return "-" if value is None or np.isinf(value) else f"{value:.1e}"
 
@@ -180,7 +218,11 @@ def main() -> None:
     parser.add_argument("output", type=pathlib.Path)
     parser.add_argument("--transformers", action="store_true")
     parser.add_argument("--only", help="one case")
+    parser.add_argument("--shipped", type=pathlib.Path, help="a trained checkpoint's folder")
     args = parser.parse_args()
+    if args.shipped:
+        make_shipped(args.shipped, args.output / args.shipped.name)
+        return
     lines = [TABLE_HEAD]
     for case in cases.CASES:
         if args.only in (None, case.name):

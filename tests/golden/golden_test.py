@@ -1,5 +1,6 @@
 """The committed golden files are what tools/make_golden.py makes today."""
 
+import json
 import pathlib
 import sys
 
@@ -27,6 +28,20 @@ def test_committed_files(case):
         assert np.array_equal(stored[f"routes.{layer}"], routes)
     if expected.mtp_logits is not None:
         assert relative_error(stored["mtp_logits"], expected.mtp_logits) <= AGREEMENT
+
+
+@pytest.mark.parametrize("name", ["tiny-deepseek", "tiny-distill"])
+def test_shipped_checkpoint(name):
+    folder = HERE.parents[1] / "models" / name
+    tensors = tensorfile.dequantise_all(tensorfile.load(folder / "model.safetensors"))
+    config = json.loads((folder / "config.json").read_text())
+    stored = tensorfile.load(HERE / name / "reference.safetensors")
+    expected = reference.Model(config, tensors).forward(stored["ids"])
+    positions = stored["positions"]
+    assert relative_error(stored["logits"], expected.logits[positions]) <= AGREEMENT
+    if expected.mtp_logits is not None:
+        drafted = expected.mtp_logits[positions[: len(stored["mtp_logits"])]]
+        assert relative_error(stored["mtp_logits"], drafted) <= AGREEMENT
 
 
 def test_fp8_blocks_at_odd_edges():
