@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "model/deepseek.h"
 #include "model/test_runner.h"
 #include "ops/deferred_device.h"
 
@@ -120,20 +121,41 @@ TEST(GoldenMtp, DraftLogits) {
   ASSERT_NE(model, nullptr);
   ASSERT_EQ(model->cache_formats().size(), 2u);
   auto& deepseek = dynamic_cast<Deepseek&>(*model);
-  TestRunner runner(*model, {.device = device.get()});
-  const TestRunner::Piece all{.tokens = {golden.ids.begin(), golden.ids.end()}};
-  const std::vector<float> main = runner.StepHidden(deepseek, {&all, 1});
+  const auto positions = static_cast<int64_t>(golden.ids.size());
+  const int64_t hidden_size = model->config().hidden_size;
+  std::vector<float> states(static_cast<size_t>(positions * hidden_size));
+  TensorView hidden = TensorView::Contiguous(states.data(), DType::kF32, {positions, hidden_size});
 
+  TestRunner main_runner(*model, {.device = device.get()});
+  const TestRunner::Piece all{.tokens = {golden.ids.begin(), golden.ids.end()}};
+  const std::vector<float> main = TestRunner::Checked(main_runner.runner().Step(
+      {&all, 1}, StepRunner::Rows::kAll,
+      [&](const ops::StepBucket& bucket) { return deepseek.Plan(bucket); },
+      [&](const StepPlan& plan, const ops::StepInputs& inputs,
+          std::span<const ops::CacheView> caches, ops::Context& context, const TensorView& logits) {
+        return deepseek.ForwardHidden(plan, inputs, caches, context, hidden, logits);
+      }));
+
+  // Two chunks of a prompt, then drafts one by one.
+  TestRunner draft_runner(*model, {.device = device.get()});
   std::vector<float> drafts;
-  const auto slots = static_cast<int64_t>(golden.ids.size()) - 1;
+  const int64_t slots = positions - 1;
   for (int64_t begin = 0; begin < slots;) {
     const bool prompt = begin < 500;
     const int64_t end = std::min(slots, prompt ? begin + 250 : begin + 1);
     const TestRunner::Piece next{
         .tokens = {golden.ids.begin() + begin + 1, golden.ids.begin() + end + 1},
         .role = prompt ? ops::Role::kPrompt : ops::Role::kGenerated};
-    const std::vector<float> logits = runner.Draft(deepseek, next, begin);
-    EXPECT_LE(runner.arena_peak(), runner.planned());
+    const std::vector<float> logits = TestRunner::Checked(draft_runner.runner().Step(
+        {&next, 1}, StepRunner::Rows::kAll,
+        [&](const ops::StepBucket& bucket) { return deepseek.DraftPlan(bucket); },
+        [&](const StepPlan& plan, const ops::StepInputs& inputs,
+            std::span<const ops::CacheView> caches, ops::Context& context, const TensorView& out) {
+          TensorView slice = hidden;
+          slice.data = states.data() + begin * hidden_size;
+          slice.shape[0] = end - begin;
+          return deepseek.Draft(plan, inputs, caches, context, slice, out);
+        }));
     drafts.insert(drafts.end(), logits.begin(), logits.end());
     begin = end;
   }

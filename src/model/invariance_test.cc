@@ -2,6 +2,8 @@
 // timing.
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "base/strings.h"
 #include "model/test_runner.h"
 #include "ops/deferred_device.h"
@@ -60,11 +62,9 @@ TEST_P(Invariance, RecomputedGeneratedTokens) {
 TEST_P(Invariance, Batch) {
   const uint64_t expected = Reference();
   const auto model = Load(*cpu_);
-  TestRunner runner(*model, {.device = cpu_.get(),
-                             .threads = 2,
-                             .page_seed = 5,
-                             .pages_per_sequence = 8,
-                             .sequences = 4});
+  TestRunner runner(
+      *model,
+      {.device = cpu_.get(), .threads = 2, .page_seed = 5, .max_tokens = 512, .sequences = 4});
   const auto slice = [&](size_t begin, size_t end) {
     return std::vector<int32_t>(golden_.ids.begin() + static_cast<int64_t>(begin),
                                 golden_.ids.begin() + static_cast<int64_t>(end));
@@ -97,7 +97,7 @@ TEST_P(Invariance, DeferredDevice) {
   const uint64_t expected = Reference();
   ops::DeferredDevice device;
   const auto model = Load(*cpu_);
-  TestRunner runner(*model, {.device = &device, .pages_per_sequence = 6});
+  TestRunner runner(*model, {.device = &device, .max_tokens = 384});
   EXPECT_EQ(HashOf(runner.Run(0, tokens_, 200, kGeneratedFrom)), expected);
 }
 
@@ -105,8 +105,9 @@ TEST_P(Invariance, PlanIsTight) {
   const auto model = Load(*cpu_);
   TestRunner runner(*model, {.device = cpu_.get()});
   runner.Run(0, tokens_.first(200), 200, 200);
-  EXPECT_LE(runner.arena_peak(), runner.planned());
-  EXPECT_GE(static_cast<double>(runner.arena_peak()), 0.8 * static_cast<double>(runner.planned()));
+  EXPECT_LE(runner.runner().arena_peak(), runner.runner().arena_planned());
+  EXPECT_GE(static_cast<double>(runner.runner().arena_peak()),
+            0.8 * static_cast<double>(runner.runner().arena_planned()));
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, Invariance,

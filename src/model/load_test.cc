@@ -239,7 +239,7 @@ TEST_F(LoadTest, SurvivesMutations) {
       continue;
     }
     ++loaded_count;
-    TestRunner runner(*loaded->model, {.device = device_.get(), .pages_per_sequence = 1});
+    TestRunner runner(*loaded->model, {.device = device_.get(), .max_tokens = 16});
     const std::vector<int32_t> tokens = {1, 2, 3};
     const auto logits = runner.Run(0, tokens, 3, 3);
     ASSERT_EQ(logits.size(), tokens.size() * static_cast<size_t>(loaded->model->vocab_size()));
