@@ -108,6 +108,12 @@ Result<EngineMemory> Engine::PlanMemory(const model::Model& model, const EngineO
   return memory;
 }
 
+Status Engine::Submit(RequestSpec spec, std::shared_ptr<RequestListener> listener) {
+  std::vector<Submission> one;
+  one.push_back({std::move(spec), std::move(listener)});
+  return SubmitAll(std::move(one));
+}
+
 Result<std::unique_ptr<Engine>> Engine::Create(model::Model& model, const EngineOptions& options,
                                                const Runtime& runtime) {
   FATHOM_ASSIGN_OR_RETURN(const EngineImpl::Setup setup,
@@ -212,33 +218,45 @@ Status EngineImpl::Check(const RequestSpec& spec) const {
   return ValidateSampling(spec.sampling, vocab);
 }
 
-Status EngineImpl::Submit(RequestSpec spec, std::shared_ptr<RequestListener> listener) {
-  FATHOM_CHECK(listener != nullptr);
-  FATHOM_TRY(Check(spec));
-  const RequestId id = spec.id;
-  auto sequence = std::make_unique<Sequence>(std::move(spec), std::move(listener));
-  sequence->max_total =
-      static_cast<int32_t>(std::min(int64_t{sequence->num_prompt} + sequence->spec.max_tokens,
-                                    int64_t{setup_.max_context_tokens}));
-  sequence->sampler =
-      Sampler(sequence->spec, options_.default_seed, setup_.limits.vocab_size, sequence->max_total);
-  sequence->needs_tokens_on_host = sequence->sampler.needs_tokens_on_host();
+Status EngineImpl::SubmitAll(std::vector<Submission> submissions) {
+  std::vector<std::unique_ptr<Sequence>> sequences;
+  for (Submission& submission : submissions) {
+    FATHOM_CHECK(submission.listener != nullptr);
+    FATHOM_TRY(Check(submission.spec));
+    auto& sequence = sequences.emplace_back(
+        std::make_unique<Sequence>(std::move(submission.spec), std::move(submission.listener)));
+    sequence->max_total =
+        static_cast<int32_t>(std::min(int64_t{sequence->num_prompt} + sequence->spec.max_tokens,
+                                      int64_t{setup_.max_context_tokens}));
+    sequence->sampler = Sampler(sequence->spec, options_.default_seed, setup_.limits.vocab_size,
+                                sequence->max_total);
+    sequence->needs_tokens_on_host = sequence->sampler.needs_tokens_on_host();
+  }
   {
     const std::lock_guard lock(mutex_);
     if (!stats_.healthy) {
       return Err(Code::kUnavailable, "the model failed; the engine takes no requests");
     }
     if (draining_) return Err(Code::kUnavailable, "draining: no new requests are taken");
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      const RequestId id = sequences[i]->spec.id;
+      const auto is_same = [id](const auto& other) { return other->spec.id == id; };
+      if (live_.contains(id) ||
+          std::any_of(sequences.begin(), sequences.begin() + static_cast<std::ptrdiff_t>(i),
+                      is_same)) {
+        return Err(Code::kInvalidArgument, "request {} is running already: ids must be unique", id);
+      }
+    }
     const size_t waiting = static_cast<size_t>(stats_.waiting) + inbox_.size();
-    if (waiting >= static_cast<size_t>(options_.max_queue)) {
+    if (waiting + sequences.size() > static_cast<size_t>(options_.max_queue)) {
       return Err(Code::kResourceExhausted, "{} requests wait already, the queue holds {}", waiting,
                  options_.max_queue);
     }
-    if (!live_.insert(id).second) {
-      return Err(Code::kInvalidArgument, "request {} is running already: ids must be unique", id);
+    for (std::unique_ptr<Sequence>& sequence : sequences) {
+      live_.insert(sequence->spec.id);
+      Emit(event::Kind::kQueued, *sequence, 0, static_cast<uint64_t>(sequence->num_prompt));
+      inbox_.push_back(std::move(sequence));
     }
-    Emit(event::Kind::kQueued, *sequence, 0, static_cast<uint64_t>(sequence->num_prompt));
-    inbox_.push_back(std::move(sequence));
   }
   wake_.notify_one();
   return {};

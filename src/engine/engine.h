@@ -4,6 +4,7 @@
 // and applies what they yield.
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "base/result.h"
 #include "base/thread_pool.h"
@@ -72,9 +73,14 @@ class Engine {
                                                 const Runtime& runtime);
   virtual ~Engine() = default;
 
-  // Any thread. Refuses what can never run (empty prompt, longer than the context or the pool,
-  // parameters out of range) and what should not wait (queue full, draining).
-  virtual Status Submit(RequestSpec spec, std::shared_ptr<RequestListener> listener) = 0;
+  struct Submission {
+    RequestSpec spec;
+    std::shared_ptr<RequestListener> listener;
+  };
+  // Any thread. Takes all or none: refuses what can never run (empty prompt, longer than the
+  // context or the pool, parameters out of range) and what should not wait (queue full, draining).
+  virtual Status SubmitAll(std::vector<Submission> submissions) = 0;
+  Status Submit(RequestSpec spec, std::shared_ptr<RequestListener> listener);
   // Any thread; a request that has ended already is ignored.
   virtual void Cancel(RequestId id) = 0;
   virtual EngineStats stats() const = 0;

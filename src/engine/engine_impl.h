@@ -32,7 +32,7 @@ class EngineImpl final : public Engine {
   ~EngineImpl() override;
   Status Initialise();  // memory, then the thread
 
-  Status Submit(RequestSpec spec, std::shared_ptr<RequestListener> listener) override;
+  Status SubmitAll(std::vector<Submission> submissions) override;
   void Cancel(RequestId id) override;
   EngineStats stats() const override;
   int32_t max_context_tokens() const override { return setup_.max_context_tokens; }

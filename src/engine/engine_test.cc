@@ -266,6 +266,10 @@ TEST(Engine, AFullQueueAndATakenIdAreRefused) {
   EXPECT_EQ(engine.Submit(Spec(2, Prompt(0, 4), 4), a).error().code, Code::kInvalidArgument);
   const auto b = stand.Submit(Spec(3, Prompt(0, 4), 4));
   EXPECT_EQ(engine.stats().waiting, 2);
+  std::vector<Engine::Submission> both;
+  both.push_back({Spec(8, Prompt(0, 4), 4), std::make_shared<Collector>()});
+  both.push_back({Spec(8, Prompt(0, 4), 4), std::make_shared<Collector>()});
+  EXPECT_EQ(engine.SubmitAll(std::move(both)).error().code, Code::kInvalidArgument);
   const Status full = engine.Submit(Spec(4, Prompt(0, 4), 4), std::make_shared<Collector>());
   EXPECT_EQ(full.error().code, Code::kResourceExhausted);
   hold.unlock();

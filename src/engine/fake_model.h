@@ -15,8 +15,9 @@ class FakeModel final : public model::Model {
  public:
   static constexpr int32_t kVocab = 67;
 
-  FakeModel(int32_t page_tokens, int32_t max_context, int32_t num_groups = 1)
-      : max_context_(max_context) {
+  FakeModel(int32_t page_tokens, int32_t max_context, int32_t num_groups = 1,
+            int32_t vocab_size = kVocab)
+      : max_context_(max_context), vocab_size_(vocab_size) {
     for (int32_t i = 0; i < num_groups; ++i) {
       formats_.push_back(*ops::MakeGqaFormat(1, 1, 4, 4, DType::kF32, page_tokens,
                                              ops::RopeState::kRotatedHalves));
@@ -32,7 +33,7 @@ class FakeModel final : public model::Model {
   uint64_t prompt_tokens_computed() const { return prompt_tokens_; }
 
   std::string_view name() const override { return "fake"; }
-  int vocab_size() const override { return kVocab; }
+  int vocab_size() const override { return vocab_size_; }
   int max_context_tokens() const override { return max_context_; }
   uint64_t fingerprint() const override { return 42; }
   std::span<const ops::CacheFormat> cache_formats() const override { return formats_; }
@@ -93,7 +94,7 @@ class FakeModel final : public model::Model {
         FATHOM_CHECK(position == first + t - begin);
         const int32_t id =
             in.token_ids[t] >= 0 ? in.token_ids[t] : in.sampled[-in.token_ids[t] - 1];
-        FATHOM_CHECK(id >= 0 && id < kVocab);
+        FATHOM_CHECK(id >= 0 && id < vocab_size_);
         state = Mix(state, static_cast<uint64_t>(id));
         state =
             Mix(state, static_cast<uint64_t>(position) * 4 + static_cast<uint64_t>(in.roles[i]));
@@ -105,16 +106,18 @@ class FakeModel final : public model::Model {
     }
     for (int32_t row = 0; row < in.live_counts[2]; ++row) {
       const uint64_t state = states[in.logits_tokens[row]];
-      for (int32_t id = 0; id < kVocab; ++id) {
+      for (int32_t id = 0; id < vocab_size_; ++id) {
         const uint64_t bits = Mix(state, 1000 + static_cast<uint64_t>(id));
-        out[row * kVocab + id] = static_cast<float>(bits >> 40) / (1 << 21) - 4;
+        out[row * vocab_size_ + id] = static_cast<float>(bits >> 40) / (1 << 21) - 4;
       }
-      if (poisoned > 0 && state == 0) out[row * kVocab] = std::numeric_limits<float>::quiet_NaN();
+      if (poisoned > 0 && state == 0)
+        out[row * vocab_size_] = std::numeric_limits<float>::quiet_NaN();
     }
   }
 
   std::vector<ops::CacheFormat> formats_;
   int32_t max_context_;
+  int32_t vocab_size_;
   uint64_t fail_at_ = 0;
   int32_t poison_after_ = -1;
   bool dynamic_rope_ = false;
