@@ -95,7 +95,7 @@ void SoftmaxPass(const RuleContext& context, Findings& findings) {
       passes_ns += context.timeline.slices.dur_ns[s];
       ++passes;
     }
-    layers += context.index.kind(s) == KernelClass::kSoftmax ? 1 : 0;
+    layers += ClassifyKernelName(context.timeline.SliceName(s)) == KernelClass::kSoftmax ? 1 : 0;
   }
   const double share = static_cast<double>(passes_ns) /
                        static_cast<double>(std::max<int64_t>(context.account(number).busy_ns, 1));

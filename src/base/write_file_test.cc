@@ -1,0 +1,40 @@
+#include "base/write_file.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace fathom {
+namespace {
+
+TEST(WriteFile, ReplacesWholeFilesAndReportsErrors) {
+  const std::string folder = testing::TempDir() + "/write_file_test_" + std::to_string(getpid());
+  std::filesystem::create_directories(folder);
+  const std::string path = folder + "/out.txt";
+  ASSERT_TRUE(WriteFile(path, "first"));
+  ASSERT_TRUE(WriteFile(path, "second"));
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  EXPECT_EQ(text.str(), "second");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}),
+            1);  // nothing left over
+  EXPECT_NE(WriteFile(folder + "/no/such/folder", "x").error().message.find("cannot create"),
+            std::string::npos);
+  std::filesystem::remove_all(folder);
+}
+
+// Writing there always fails as a full disk does.
+TEST(WriteFile, AFullDiskIsAnError) {
+  if (access("/dev/full", W_OK) != 0) GTEST_SKIP();
+  const std::string link = testing::TempDir() + "/write_file_full_" + std::to_string(getpid());
+  const std::string temporary = fmt::format("{}.{}.tmp", link, getpid());
+  ASSERT_EQ(symlink("/dev/full", temporary.c_str()), 0);
+  EXPECT_EQ(WriteFile(link, "x").error().code, Code::kResourceExhausted);
+  EXPECT_FALSE(std::filesystem::exists(link));
+}
+
+}  // namespace
+}  // namespace fathom

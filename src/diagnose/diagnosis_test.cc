@@ -1,0 +1,218 @@
+// What must come out of recordings whose truth is known (tests/data/diagnose/ORIGIN.md).
+#include "diagnose/diagnosis.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "diagnose/report/catalogue.h"
+#include "diagnose/report/json_report.h"
+#include "diagnose/report/markdown_report.h"
+#include "diagnose/report/text_report.h"
+#include "diagnose/test_util.h"
+#include "diagnose/understand/layers.h"
+
+namespace fathom::diagnose {
+namespace {
+
+using testing::HasSubstr;
+
+Diagnosis DiagnoseFile(std::string_view name) {
+  return Diagnose(ReadFile(name), Thresholds::Default());
+}
+
+const Finding* Find(const Diagnosis& d, std::string_view id, Phase phase = Phase::kDecode) {
+  for (const Finding& f : d.findings.findings) {
+    if (f.id == id && f.phase == phase) return &f;
+  }
+  return nullptr;
+}
+
+std::string EvidenceText(const Finding& f) {
+  std::string all;
+  for (const Evidence& e : f.evidence) all += Say(Language::kEnglish, e.text) + "\n";
+  return all;
+}
+
+const PhaseSummary* PhaseOf(const std::vector<PhaseSummary>& phases, Phase phase) {
+  for (const PhaseSummary& s : phases) {
+    if (s.phase == phase) return &s;
+  }
+  return nullptr;
+}
+
+// Whatever the trace, a step's time adds up to the nanosecond.
+class EverySample : public testing::TestWithParam<const char*> {};
+
+TEST_P(EverySample, AccountsAddUp) {
+  const Diagnosis d = DiagnoseFile(GetParam());
+  for (size_t i = 0; i < d.accounts.size(); ++i) {
+    const StepAccount& a = d.accounts[i];
+    const int64_t busy =
+        std::accumulate(a.busy_by_class.begin(), a.busy_by_class.end(), int64_t{0});
+    const int64_t idle =
+        std::accumulate(a.idle_by_cause.begin(), a.idle_by_cause.end(), int64_t{0});
+    EXPECT_EQ(busy, a.busy_ns) << "step " << i;
+    EXPECT_EQ(busy + idle, a.wall_ns) << "step " << i;
+    EXPECT_LE(a.exposed_communication_ns, a.communication_ns);
+    int64_t gaps = 0;
+    for (const Gap& gap : a.gaps) gaps += gap.length_ns();
+    EXPECT_EQ(gaps, idle);
+  }
+  // Every report of every sample can be written in both languages.
+  for (const Language language : {Language::kEnglish, Language::kChinese}) {
+    EXPECT_FALSE(TextReport(d, language, {}).empty());
+    EXPECT_FALSE(MarkdownReport(d, language).empty());
+    EXPECT_EQ(JsonReport(d, language)["schema"], "fathom.report/1");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kineto, EverySample,
+                         testing::Values("kineto/llama_cudagraph_decode.json.gz",
+                                         "kineto/llama_dynamic_ntk_past_limit.json.gz",
+                                         "kineto/llama_eager_repeat_kv_cat_cache.json.gz",
+                                         "kineto/llama_sdpa_static_cache.json.gz",
+                                         "kineto/sglang_qwen3-8b_decode_rocm.json.gz",
+                                         "kineto/torch_compile_triton.json.gz",
+                                         "kineto/hta_cuda_event_sync_multi_stream.json.gz"));
+
+TEST(Samples, EagerWithRepeatKvAndConcatenatingCache) {
+  const Diagnosis d = DiagnoseFile("kineto/llama_eager_repeat_kv_cat_cache.json.gz");
+  const auto phases = Summarise(d);
+  const PhaseSummary* decode = PhaseOf(phases, Phase::kDecode);
+  ASSERT_NE(decode, nullptr);
+  EXPECT_EQ(decode->steps, 4u);
+  EXPECT_EQ(decode->counted, 3u);  // the first is left out
+  EXPECT_NEAR(decode->busy_share, 1.0 / 7, 0.05);
+
+  const Finding* copy = Find(d, "kv-copy");
+  ASSERT_NE(copy, nullptr);
+  EXPECT_EQ(copy->severity, Severity::kSevere);
+  // Four copies of 8 heads blown up to 32: 1 x 32 x 4100 x 128 x 2 bytes; the whole cache of 8
+  // heads written anew to append one token.
+  const std::string evidence = EvidenceText(*copy);
+  EXPECT_THAT(evidence, HasSubstr("repeat_kv"));
+  EXPECT_THAT(evidence, HasSubstr("4 expansions a step"));
+  EXPECT_THAT(evidence, HasSubstr("32.0 MiB"));
+  EXPECT_THAT(evidence, HasSubstr("4 concatenations a step"));
+  EXPECT_THAT(evidence, HasSubstr("8.01 MiB"));
+  EXPECT_THAT(evidence, HasSubstr("cache_utils.py"));
+  EXPECT_NEAR(copy->saving_ms_per_step, 0.177, 0.02);
+
+  const Finding* softmax = Find(d, "softmax-pass", Phase::kPrefill);
+  ASSERT_NE(softmax, nullptr);
+  EXPECT_EQ(softmax->severity, Severity::kSevere);
+  EXPECT_THAT(EvidenceText(*softmax), HasSubstr("in 2 layers"));
+  EXPECT_THAT(EvidenceText(*softmax), HasSubstr("[1, 32, 4096, 4096]"));
+
+  const Finding* gap = Find(d, "launch-gap");
+  ASSERT_NE(gap, nullptr);
+  EXPECT_EQ(gap->severity, Severity::kSevere);
+  EXPECT_LT(gap->confidence, 0.6);  // Python stacks
+  EXPECT_EQ(Find(d, "jit-recompile"), nullptr);
+}
+
+TEST(Samples, SdpaWithStaticCache) {
+  const Diagnosis d = DiagnoseFile("kineto/llama_sdpa_static_cache.json.gz");
+  const Finding* copy = Find(d, "kv-copy");
+  ASSERT_NE(copy, nullptr);
+  EXPECT_EQ(copy->severity, Severity::kSevere);
+  EXPECT_THAT(EvidenceText(*copy), HasSubstr("4 expansions a step"));
+  EXPECT_THAT(EvidenceText(*copy), testing::Not(HasSubstr("concatenation")));
+  EXPECT_THAT(Say(Language::kEnglish, copy->title), HasSubstr("22."));
+  const Finding* gap = Find(d, "launch-gap");
+  ASSERT_NE(gap, nullptr);
+  EXPECT_GT(gap->confidence, 0.8);
+  EXPECT_EQ(Find(d, "softmax-pass", Phase::kPrefill), nullptr);
+}
+
+TEST(Samples, DynamicNtkRebuildsAPlanForEveryLength) {
+  const Diagnosis d = DiagnoseFile("kineto/llama_dynamic_ntk_past_limit.json.gz");
+  const Finding* jit = Find(d, "jit-recompile");
+  ASSERT_NE(jit, nullptr);
+  EXPECT_EQ(jit->severity, Severity::kSevere);
+  EXPECT_NEAR(jit->saving_ms_per_step, 60, 2);
+  const std::string evidence = EvidenceText(*jit);
+  EXPECT_THAT(evidence, HasSubstr("aten::_cudnn_attention_forward"));
+  EXPECT_THAT(evidence, HasSubstr("5 of 5 steps"));
+  EXPECT_THAT(evidence, HasSubstr("[1, 8, 4098, 128] -> [1, 8, 4099, 128]"));
+  EXPECT_EQ(Find(d, "rope-relaunch"), nullptr);
+  EXPECT_EQ(Find(d, "launch-gap"), nullptr);
+}
+
+TEST(Samples, CudaGraphDecode) {
+  const Diagnosis d = DiagnoseFile("kineto/llama_cudagraph_decode.json.gz");
+  const Bucket* bucket = d.steps.Main(Phase::kDecode);
+  ASSERT_NE(bucket, nullptr);
+  EXPECT_EQ(bucket->steps.size(), 6u);
+  EXPECT_EQ(bucket->counted.size(), 5u);  // without the first replay
+  EXPECT_TRUE(bucket->graph_expected);
+  for (const uint32_t step : bucket->counted) {
+    EXPECT_LT(d.accounts[step].wall_ns, 1'100'000);
+    EXPECT_NEAR(static_cast<double>(d.accounts[step].busy_ns), 424e3, 15e3);
+    const LayerMap layers = FindLayers(*d.index, d.steps, d.steps.all[step]);
+    EXPECT_EQ(layers.num_layers, 2u);
+  }
+  const Finding* attention = Find(d, "attention-roofline");
+  ASSERT_NE(attention, nullptr);
+  EXPECT_THAT(EvidenceText(*attention), HasSubstr("sdpa_sm80_flash_fprop"));
+  EXPECT_THAT(EvidenceText(*attention), HasSubstr("written for sm80 and runs on sm90"));
+  const Finding* copy = Find(d, "kv-copy");
+  if (copy != nullptr) {
+    EXPECT_NE(copy->severity, Severity::kSevere);
+  }
+}
+
+TEST(Catalogue, BothLanguagesSayTheSameThings) {
+  EXPECT_EQ(CatalogueKeys(Language::kEnglish), CatalogueKeys(Language::kChinese));
+}
+
+TEST(Thresholds, ChangeByNameOrFail) {
+  const auto changed = Thresholds::FromJson(
+      R"({"kv-copy.warn_share": 0.5, "kv-copy.handbook_abs_ms": {"enabled": true}})");
+  ASSERT_TRUE(changed) << changed.error().message;
+  EXPECT_EQ((*changed)["kv-copy.warn_share"], 0.5);
+  EXPECT_TRUE(changed->enabled("kv-copy.handbook_abs_ms"));
+  EXPECT_THAT(Thresholds::FromJson(R"({"kv-copy.warn_shore": 1})").error().message,
+              HasSubstr("did you mean 'kv-copy.warn_share'"));
+  for (const char* bad :
+       {"", "[]", R"({"kv-copy.warn_share": "x"})", R"({"kv-copy.warn_share": {"valeu": 1}})"}) {
+    EXPECT_FALSE(Thresholds::FromJson(bad)) << bad;
+  }
+}
+
+TEST(Markers, EveryDialect) {
+  struct Case {
+    const char* text;
+    Phase phase;
+    double batch;
+    double prompt_tokens;
+  };
+  const double none = std::numeric_limits<double>::quiet_NaN();
+  for (const Case& c : std::initializer_list<Case>{
+           {"execute_context_2(6144)_generation_3(3)", Phase::kMixed, 5, 6144},
+           {"execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk55086sqsq32sqsk55086)",
+            Phase::kDecode, 32, 0},
+           {"execute_context_1(888_788544)_generation_0(0)", Phase::kPrefill, 1, 888},
+           {"step[DECODE bs=32]", Phase::kDecode, 32, none},
+           {"step[EXTEND bs=15 toks=15360]", Phase::kPrefill, 15, 15360},
+           {"decode[bs=117/128 tok=117 d=117]", Phase::kDecode, 117, none},
+           {"decode_step_12", Phase::kDecode, none, none},
+           {"prefill", Phase::kPrefill, none, none},
+           {"ProfilerStep#4", Phase::kUnknown, none, none}}) {
+    const MarkerText m = ParseMarker(c.text);
+    EXPECT_TRUE(m.is_step) << c.text;
+    EXPECT_EQ(m.phase, c.phase) << c.text;
+    EXPECT_THAT(m.batch, testing::NanSensitiveDoubleEq(c.batch)) << c.text;
+    EXPECT_THAT(m.prompt_tokens, testing::NanSensitiveDoubleEq(c.prompt_tokens)) << c.text;
+  }
+  for (const char* text : {"decoder layer 3", "aten::mm", "execute_context_", "step[", "decode[",
+                           "execute_context_x(1)_generation_1(1)", "prefilled"}) {
+    EXPECT_FALSE(ParseMarker(text).is_step) << text;
+  }
+  EXPECT_TRUE(ParseMarker("capture_32_FULL").is_capture);
+}
+
+}  // namespace
+}  // namespace fathom::diagnose
