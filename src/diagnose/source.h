@@ -101,8 +101,8 @@ struct Source {
 
   // Clock. Until AlignClocks (clock.h) the rows of this source are on the source's own clock;
   // afterwards they are on the timeline's: t_timeline = t_source + offset_ns, true to within
-  // error_ns. Sources that nothing ties together keep aligned = false, and no join across them
-  // may be made.
+  // error_ns. The timeline's clock is that of the source with the most slices, so that its own
+  // error is 0. Sources that nothing ties together keep aligned = false: no join across them.
   ClockDomain clock = ClockDomain::kNone;
   bool aligned = false;
   int64_t offset_ns = 0;
@@ -129,7 +129,6 @@ struct Source {
   std::string schema;          // version of the format, where it has one
   int64_t overhead_ns = 0;     // CPU time inside the profiler's own overhead events
   uint64_t unknown_names = 0;  // records that the producer named "unknown"
-  uint64_t early_kernels = 0;  // kernels that start before their launch call does (clock skew)
 };
 
 }  // namespace fathom::diagnose

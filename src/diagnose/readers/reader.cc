@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "diagnose/clock.h"
 #include "diagnose/readers/access.h"
 #include "diagnose/readers/dmon.h"
 #include "diagnose/readers/experts.h"
@@ -119,6 +120,7 @@ Result<Timeline> ReadArtifacts(std::span<const std::string> paths,
     if (progress) input.set_progress([&](double share) { progress(file, share); });
     FATHOM_TRY(ReadArtifact(input, timeline));
   }
+  AlignClocks(timeline);
   return timeline;
 }
 

@@ -31,8 +31,8 @@ std::span<const Reader> Readers();
 // other content is an error that lists what was looked for.
 Result<SourceId> ReadArtifact(Input& input, Timeline& timeline);
 
-// Reads every path (files, directories, "-" for stdin), in order. `progress`, if given, is called
-// with the path and the share read, 0..1.
+// Reads every path (files, directories, "-" for stdin), in order, and aligns their clocks.
+// `progress`, if given, is called with the path and the share read, 0..1.
 Result<Timeline> ReadArtifacts(std::span<const std::string> paths,
                                const std::function<void(std::string_view, double)>& progress = {});
 

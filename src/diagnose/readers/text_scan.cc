@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cmath>
 
 #include "base/strings.h"
@@ -27,17 +28,6 @@ bool TakeByte(std::string_view& text, char byte) {
   if (text.empty() || text[0] != byte) return false;
   text.remove_prefix(1);
   return true;
-}
-
-// Days from 1970-01-01 in the proleptic Gregorian calendar (H. Hinnant, "chrono-compatible
-// low-level date algorithms").
-int64_t DaysFromCivil(int year, int month, int day) {
-  year -= month <= 2;
-  const int era = (year >= 0 ? year : year - 399) / 400;
-  const int year_of_era = year - era * 400;
-  const int day_of_year = (153 * (month + (month > 2 ? -3 : 9)) + 2) / 5 + day - 1;
-  const int day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
-  return int64_t{era} * 146097 + day_of_era - 719468;
 }
 
 struct Date {
@@ -151,9 +141,12 @@ std::optional<int64_t> TakeDateTime(std::string_view& text) {
       fraction_ns += unit * (rest[0] - '0');
     }
   }
+  const std::chrono::year_month_day civil{std::chrono::year(date->year),
+                                          std::chrono::month(static_cast<unsigned>(date->month)),
+                                          std::chrono::day(static_cast<unsigned>(date->day))};
+  if (!civil.ok() || date->year < 1900 || date->year > 2200) return std::nullopt;
+  const int64_t days = std::chrono::sys_days(civil).time_since_epoch().count();
   text = rest;
-  const int64_t days = DaysFromCivil(date->year, date->month, date->day);
-  if (date->year < 1900 || date->year > 2200) return std::nullopt;
   return (((days * 24 + *hour) * 60 + *minute) * 60 + *second) * 1'000'000'000 + fraction_ns;
 }
 
