@@ -21,9 +21,9 @@ Without --transformers a stored logits_bf16 is kept if the weights have not chan
 
     tools/make_golden.py tests/golden --shipped models/tiny-deepseek
 
-does the same for a trained checkpoint and the text whose transformers' logits tools/train_tiny.py left
-in its transformers.safetensors: ids [300], and at the few `positions` logits (transformers, float32),
-hidden [layers + 1, positions, hidden], final_norm and mtp_logits.
+does the same for a trained checkpoint and the text whose transformers' logits tools/train_tiny.py
+left in its transformers.safetensors: ids [300], and at the few `positions` logits (transformers,
+float32), hidden [layers + 1, positions, hidden], final_norm and mtp_logits.
 """
 
 import argparse
@@ -40,11 +40,13 @@ from golden import cases, reference, tensorfile  # noqa: E402
 
 HIDDEN_POSITIONS = [299, 599]
 BF16_POSITIONS = slice(3, None, 4)
-AGREEMENT = 5e-5  # largest relative error at which transformers' float32 logits become the golden ones
+AGREEMENT = (
+    5e-5  # largest relative error at which transformers' float32 logits become the golden ones
+)
 NEAR_TIE = 1e-3
 
 TABLE_HEAD = """\
-| case | golden logits are | float32 error | bfloat16 error | closest routing | near-ties | confidence |
+| case | golden logits | float32 error | bfloat16 error | closest routing | near-ties | confidence |
 |---|---|---|---|---|---|---|"""
 
 README = """\
@@ -55,16 +57,16 @@ independent implementation computes from them. `tools/make_golden.py tests/golde
 makes them; its docstring lists the tensors of `reference.safetensors`. Cases that differ in
 `config.json` alone link one `model.safetensors`.
 
-Every sequence is 600 random tokens, so it passes the original length of 256 of the YaRN, llama3 and
-dynamic cases. Dynamic NTK uses the base of the whole length (600) at every position. YaRN's softmax
-factor m(mscale_all_dim)^2 applies in the DeepSeek cases, as in the published modelling code. Weights
-in fp8 are e4m3 times their float32 block scale; the float32 logits use that product unrounded, the
-bfloat16 run rounds it to bfloat16. MTP: slot p takes the hidden state of p after the final norm and
-the embedding of token p + 1 (`eh_proj` sees [enorm(embedding), hnorm(hidden)]), rotates by position p and attends to slots 0..p;
-slot 0 is not masked.
+Every sequence is 600 random tokens, so it passes the original length of 256 of the YaRN, llama3
+and dynamic cases. Dynamic NTK uses the base of the whole length (600) at every position. YaRN's
+softmax factor m(mscale_all_dim)^2 applies in the DeepSeek cases, as in the published modelling
+code. Weights in fp8 are e4m3 times their float32 block scale; the float32 logits use that product
+unrounded, the bfloat16 run rounds it to bfloat16. MTP: slot p takes the hidden state of p after the
+final norm and the embedding of token p + 1 (`eh_proj` sees [enorm(embedding), hnorm(hidden)]),
+rotates by position p and attends to slots 0..p; slot 0 is not masked.
 
-`tiny-deepseek` and `tiny-distill` hold the same for the trained checkpoints in models/, over 300 tokens
-of the English validation text, at a few positions.
+`tiny-deepseek` and `tiny-distill` hold the same for the trained checkpoints in models/, over 300
+tokens of the English validation text, at a few positions.
 
 {table}
 

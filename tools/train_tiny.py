@@ -7,17 +7,22 @@
 CORPUS holds {english,chinese,technical,code}.{train,val}.txt (or .txt.xz), documents separated by a
 line that is exactly <|doc|>.
 
-The corpus is small (40 MB) next to what a GPU reads in minutes, so the risk is learning it by heart.
-Hence two steps: a larger teacher with dropout sees the corpus about ten times and writes down its
-likeliest next tokens after every position; the shipped model then learns from those and from the
-text together. Long sequences come last. Experts are trained through their fp8 rounding.
+The corpus is small (40 MB) next to what a GPU reads in minutes, so the risk is learning it by
+heart. Hence two steps: a larger teacher with dropout sees the corpus about ten times and writes
+down its likeliest next tokens after every position; the shipped model then learns from those and
+from the text together. Long sequences come last. Experts are trained through their fp8 rounding.
 
-Written to --out: the checkpoint, train_log.json, loss.png and report.json (bits per byte of the
-validation documents, bits by position, the comparison with transformers, samples).
+Written to --out: the checkpoint, train_log.json, loss.png, report.json (bits per byte of the
+validation documents, bits by position, the comparison with transformers, samples) and
+transformers.safetensors (that comparison's logits, for tools/make_golden.py --shipped).
+
+Needs torch (2.11 was used), transformers (5.17), tokenizers, safetensors and matplotlib, and one
+GPU with fp8 types (a Hopper one took 8 minutes for each shipped model).
 """
 
 import argparse
 import json
+import math
 import pathlib
 import sys
 import time
@@ -127,11 +132,12 @@ FAMILIES = {"tiny-deepseek": ("deepseek", TINY_DEEPSEEK), "tiny-distill": ("qwen
 CONVERSATIONS = 3000
 TEACHER_STAGES = ((0.0, 1024), (0.75, 2048))
 STAGES = ((0.0, 1024), (0.6, 2048), (0.88, 8192))  # (share of the time, sequence length)
+ASK = text.ASSISTANT + text.THINK + "\n"  # the generation prompt
 PROMPTS = [
     text.BOS + "Once upon a time",
-    text.BOS + f"{text.USER}Tell me a story about a fox.{text.ASSISTANT}{text.THINK}\n",
-    text.BOS + f"{text.USER}Hello, who are you?{text.ASSISTANT}{text.THINK}\n",
-    text.BOS + f"You are a storyteller.{text.USER}Write a story about the sea.{text.ASSISTANT}{text.THINK}\n",
+    text.BOS + text.USER + "Tell me a story about a fox." + ASK,
+    text.BOS + text.USER + "Hello, who are you?" + ASK,
+    text.BOS + "You are a storyteller." + text.USER + "Write a story about the sea." + ASK,
 ]
 
 
@@ -176,7 +182,7 @@ def validation_report(tokenizer, corpus: dict):
                     nats += torch.nn.functional.cross_entropy(
                         logits, part[:, 1:].flatten(), reduction="sum"
                     ).item()
-                result[category] = round(nats / 0.6931471805599453 / size, 4)
+                result[category] = round(nats / math.log(2) / size, 4)
         return result
 
     return report
@@ -232,7 +238,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("corpus", type=pathlib.Path)
     parser.add_argument("model", choices=FAMILIES)
-    parser.add_argument("--minutes", type=float, required=True, help="training, both steps together")
+    parser.add_argument(
+        "--minutes", type=float, required=True, help="training, both steps together"
+    )
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--teacher-share", type=float, default=0.36, help="of the time; 0: none")
     parser.add_argument("--teacher-weight", type=float, default=0.75, help="of the teacher's loss")

@@ -334,7 +334,10 @@ def make_weights(case: Case) -> dict[str, np.ndarray]:
         weights.linear("lm_head", VOCAB, hidden, gain=2.0, quantised=False)
     if config.get("num_nextn_predict_layers"):
         name = f"model.layers.{layers}"
-        for tensor, source in (("embed_tokens", "model.embed_tokens"), ("shared_head.head", "lm_head")):
+        for tensor, source in (
+            ("embed_tokens", "model.embed_tokens"),
+            ("shared_head.head", "lm_head"),
+        ):
             weights.tensors[f"{name}.{tensor}.weight"] = weights.tensors[source + ".weight"]
         weights.norm(name + ".enorm", hidden)
         weights.norm(name + ".hnorm", hidden)

@@ -1,8 +1,8 @@
 """Float64 forward pass of the supported architectures, written from the published definitions.
 
-It mirrors the modelling code that DeepSeek, Qwen and Meta publish with their checkpoints: multi-head
-latent attention in its expanded form, the three expert-selection rules, YaRN with its softmax
-factor, and the rope variants. No cache, no batching: one sequence, every position.
+It mirrors the modelling code that DeepSeek, Qwen and Meta publish with their checkpoints:
+multi-head latent attention in its expanded form, the three expert-selection rules, YaRN with its
+softmax factor, and the rope variants. No cache, no batching: one sequence, every position.
 """
 
 import dataclasses
@@ -14,7 +14,9 @@ import numpy as np
 @dataclasses.dataclass
 class Result:
     logits: np.ndarray  # [tokens, vocab]
-    hidden: list[np.ndarray]  # [tokens, hidden]: embedding, then after each layer (before model.norm)
+    hidden: list[
+        np.ndarray
+    ]  # [tokens, hidden]: embedding, then after each layer (before model.norm)
     final: np.ndarray  # [tokens, hidden] after model.norm
     routes: dict[int, np.ndarray]  # MoE layer -> chosen experts [tokens, top_k], ascending
     margins: dict[int, np.ndarray]  # MoE layer -> [tokens], gap of the closest routing decision
@@ -109,7 +111,11 @@ def attend(q, k, v, scale):
 def top(values, k):
     """Mask of the k largest along the last axis, and the gap between the k-th and the next."""
     order = np.sort(values, -1)[..., ::-1]
-    gap = order[..., k - 1] - order[..., k] if k < values.shape[-1] else np.full(values.shape[:-1], np.inf)
+    gap = (
+        order[..., k - 1] - order[..., k]
+        if k < values.shape[-1]
+        else np.full(values.shape[:-1], np.inf)
+    )
     return values >= order[..., k - 1 : k], gap
 
 
@@ -176,7 +182,7 @@ class Model:
         return self.linear(attend(q, k, kv[..., nope:], scale), name + ".o_proj")
 
     def route(self, x, name):
-        """Expert weights [tokens, experts] (zero where not chosen) and the closest decision's gap."""
+        """Weights [tokens, experts], zero where not chosen, and the closest decision's gap."""
         config, tokens = self.config, len(x)
         k, method = config["num_experts_per_tok"], config["topk_method"]
         scores = x @ self.tensors[name + ".gate.weight"].T
@@ -243,7 +249,8 @@ class Model:
         name = f"model.layers.{index}"
         embedding = self.tensors[name + ".embed_tokens.weight"][ids[1:]]
         x = np.concatenate(
-            [self.norm(embedding, name + ".enorm"), self.norm(result.final[:-1], name + ".hnorm")], -1
+            [self.norm(embedding, name + ".enorm"), self.norm(result.final[:-1], name + ".hnorm")],
+            -1,
         )
         x = self.layer(self.linear(x, name + ".eh_proj"), index, result)
         return self.linear(self.norm(x, name + ".shared_head.norm"), name + ".shared_head.head")

@@ -1,7 +1,7 @@
 """Reads and writes safetensors files with numpy and ml_dtypes alone.
 
-The format: an 8-byte little-endian header length, a JSON header {name: {dtype, shape, data_offsets}},
-then the tensors' bytes back to back.
+The format: an 8-byte little-endian header length, a JSON header {name: {dtype, shape,
+data_offsets}}, then the tensors' bytes back to back.
 """
 
 import json
@@ -89,5 +89,7 @@ def dequantise_all(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         if name.endswith("_scale_inv"):
             continue
         scales = tensors.get(name + "_scale_inv")
-        result[name] = tensor.astype(np.float32) if scales is None else dequantise_fp8(tensor, scales)
+        result[name] = (
+            tensor.astype(np.float32) if scales is None else dequantise_fp8(tensor, scales)
+        )
     return result

@@ -72,7 +72,7 @@ def write_checkpoint(model: models.Model, tokenizer, folder: pathlib.Path) -> No
             "bos_token_id": config["bos_token_id"],
             "eos_token_id": config["eos_token_id"],
             "do_sample": True,
-            "temperature": 0.6,
+            "temperature": 0.8,  # at 0.6 so small a model soon repeats itself
             "top_p": 0.95,
         },
     )

@@ -3,8 +3,8 @@
 Parameters are named as the published checkpoints name them, so that exporting is a cast; only the
 routed experts are stacked ([experts, rows, cols]) and split when exported.
 
-Activations are flat, [batch * length, features]: everything but attention is compiled once, whatever
-the sequence length, and each compiled piece serves every layer.
+Activations are flat, [batch * length, features]: everything but attention is compiled once,
+whatever the sequence length, and each compiled piece serves every layer.
 """
 
 import math
@@ -18,7 +18,7 @@ FP8_MAX = 448.0
 
 
 def round_to_fp8(weight: torch.Tensor) -> torch.Tensor:
-    """The weight that the shipped e4m3 values and block scales stand for; gradients pass through."""
+    """The weight that the shipped e4m3 values and scales stand for; gradients pass through."""
     values, scales = quantise(weight.detach())
     return weight + (dequantise(values, scales) - weight).detach()
 
@@ -292,7 +292,9 @@ class Model(nn.Module):
         for name, parameter in self.named_parameters():
             if "norm" in name:
                 continue
-            if parameter.dim() < 2 or name.endswith(("o_proj.weight", "down_proj.weight", "down_proj")):
+            if parameter.dim() < 2 or name.endswith(
+                ("o_proj.weight", "down_proj.weight", "down_proj")
+            ):
                 nn.init.zeros_(parameter)  # each block starts as the identity
             elif "embed_tokens" in name or "lm_head" in name:
                 nn.init.normal_(parameter, std=0.02)

@@ -19,7 +19,9 @@ class Stream:
 
     def __init__(self, documents: list[list[int]], device, seed: int):
         lengths = torch.tensor([len(d) for d in documents])
-        self.tokens = torch.tensor([t for d in documents for t in d], dtype=torch.int32, device=device)
+        self.tokens = torch.tensor(
+            [t for d in documents for t in d], dtype=torch.int32, device=device
+        )
         self.starts = (lengths.cumsum(0) - lengths).to(device)
         self.lengths = lengths.to(device)
         self.generator = torch.Generator(device).manual_seed(seed)
@@ -27,7 +29,9 @@ class Stream:
         self._shuffle()
 
     def _shuffle(self):
-        order = torch.randperm(len(self.lengths), generator=self.generator, device=self.tokens.device)
+        order = torch.randperm(
+            len(self.lengths), generator=self.generator, device=self.tokens.device
+        )
         lengths, starts = self.lengths[order], self.starts[order]
         begin = lengths.cumsum(0) - lengths
         offset = (starts - begin).repeat_interleave(lengths)
@@ -98,7 +102,31 @@ def watch_teacher(model: models.Model, stream: Stream, weight: float) -> Teacher
     return Teacher(ids, probabilities, weight)
 
 
-def _balance(model: models.Model, loads: list, rate: float) -> None:
+def _losses(model: models.Model, stream: Stream, teacher: Teacher | None, where: torch.Tensor):
+    """(loss; its parts hard, teacher's, drafting in nats; MoE blocks and their experts' loads)"""
+    window = stream.tokens[where].long()
+    inputs, next_ids, after_next = window[:, :-2], window[:, 1:-1], window[:, 2:]
+    norm, head = model.model.norm, model.lm_head.weight
+    x, loads = model(inputs)
+    if teacher is None:
+        loss = hard = _loss(norm, head, x, next_ids.flatten())
+        soft = hard
+    else:
+        source = where[:, :-2].flatten()
+        ids, probabilities = teacher.ids[source], teacher.probabilities[source]
+        hard, soft = _distillation_loss(norm, head, x, next_ids.flatten(), ids, probabilities)
+        loss = (1 - teacher.weight) * hard + teacher.weight * soft
+    loads = [pair for pair in zip(model.blocks, loads) if pair[1] is not None]
+    drafting = torch.zeros((), device=x.device)
+    if model.mtp is not None:
+        y, load = model.forward_mtp(x, next_ids)
+        drafting = _loss(model.mtp.shared_head.norm, head.detach(), y, after_next.flatten())
+        loads.append((model.mtp, load))
+        loss = loss + drafting
+    return loss, torch.stack([hard, soft, drafting]).detach(), loads
+
+
+def _balance(loads: list, rate: float) -> None:
     """Moves each expert's selection bias towards even load (no auxiliary loss)."""
     for block, load in loads:
         bias = block.mlp.gate.e_score_correction_bias
@@ -135,32 +163,13 @@ def train(
         length = [length for share, length in stages if progress >= share][-1]
         batch = TOKENS_PER_STEP // length
         where = stream.next(batch, length)
-        window = stream.tokens[where].long()
-        x, loads = model(window[:, :length])
-        target = window[:, 1 : length + 1].flatten()
-        norm, head = model.model.norm, model.lm_head.weight
-        if teacher is None:
-            hard = _loss(norm, head, x, target)
-            loss, soft = hard, hard.detach()
-        else:
-            source = where[:, :length].flatten()
-            hard, soft = _distillation_loss(
-                norm, head, x, target, teacher.ids[source], teacher.probabilities[source]
-            )
-            loss = (1 - teacher.weight) * hard + teacher.weight * soft
-        blocks = [pair for pair in zip(model.blocks, loads) if pair[1] is not None]
-        drafting = torch.zeros((), device=x.device)
-        if model.mtp is not None:
-            y, load = model.forward_mtp(x, window[:, 1 : length + 1])
-            drafting = _loss(model.mtp.shared_head.norm, head.detach(), y, window[:, 2:].flatten())
-            blocks.append((model.mtp, load))
-            loss = loss + drafting
+        loss, parts, loads = _losses(model, stream, teacher, where)
         loss.backward()
         factor = optimizer.rate(step, progress)
         optimizer.step(factor)
         with torch.no_grad():
-            _balance(model, blocks, BALANCE_RATE * min(1.0, 4 * factor))
-            sums += torch.stack([hard, soft, drafting]).detach()
+            _balance(loads, BALANCE_RATE * min(1.0, 4 * factor))
+            sums += parts
         step, tokens, since = step + 1, tokens + batch * length, since + 1
         if progress >= next_report or step == 20:
             bits = (sums / since / math.log(2)).tolist()
@@ -173,10 +182,8 @@ def train(
             if report is not None and step > 20:
                 entry |= report(model)
                 model.train()
-            if blocks:
-                entry["load"] = [
-                    round((load.max() / load.mean()).item(), 2) for _, load in blocks
-                ]
+            if loads:
+                entry["load"] = [round((n.max() / n.mean()).item(), 2) for _, n in loads]
             log.append(entry)
             print(entry, flush=True)
             sums.zero_()
