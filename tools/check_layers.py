@@ -13,7 +13,7 @@ ALLOWED = {  # layer -> layers it may include besides itself and base
     "ops": {"kernels", "cost", "event"},
     "model": {"ops", "cost", "event"},
     "engine": {"model", "ops", "kernels", "cost", "event"},
-    "session": {"engine", "text", "event"},
+    "session": {"engine", "model", "ops", "kernels", "cost", "text", "event"},
     "observe": {"event", "cost"},
     "server": {"session", "engine", "text", "observe", "event"},
     "diagnose": {"event", "cost"},

@@ -52,7 +52,8 @@ struct GenerationParams {
   // Absent: as many as the context holds after the prompt. A prompt and max_tokens that exceed the
   // context together are an error that states the three numbers.
   std::optional<int32_t> max_tokens;
-  std::vector<std::string> stop;  // none empty; the text ends before the first that appears
+  // None empty; the content ends before the first that appears. Thinking is not searched.
+  std::vector<std::string> stop;
   std::vector<int32_t> stop_token_ids;
   bool ignore_eos = false;  // the model's own end tokens do not end the text
   int32_t priority = 0;
@@ -123,6 +124,8 @@ struct ModelInfo {
   int32_t max_context_tokens = 0;  // prompt and answer; the pool may hold less than the model could
   std::string template_family;     // empty: the model has no chat template
   std::vector<int32_t> end_tokens;
+  // generation_config.json's, for what a request leaves open.
+  engine::SamplingParams default_sampling;
 };
 
 class Session {
