@@ -64,7 +64,11 @@ class Commands {
 // One line a subcommand, defined in the file of its name, called here in the order of the help
 // page.
 void AddDiagnose(Commands& commands);
+void AddTokenize(Commands& commands);
 
-inline void AddAll(Commands& commands) { AddDiagnose(commands); }
+inline void AddAll(Commands& commands) {
+  AddDiagnose(commands);
+  AddTokenize(commands);
+}
 
 }  // namespace fathom::cli
