@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -14,28 +13,11 @@ constexpr uint64_t kEmptyKey = ~uint64_t{0};
 constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;
 constexpr uint32_t kNoMerge = ~uint32_t{0};
 constexpr uint32_t kNone = ~uint32_t{0};
-// 8192 words of 64 bytes: half of a 1 MiB second-level cache.
-constexpr int kCacheBits = 13;
 // Up to here a scan for the lowest rank beats a heap.
 constexpr size_t kScanBytes = 48;
 
 uint64_t PairKey(int32_t left, int32_t right) {
   return (uint64_t{static_cast<uint32_t>(left)} << 32) | static_cast<uint32_t>(right);
-}
-
-// Hash of at most 24 bytes, by words of 8.
-uint64_t HashWord(std::string_view word) {
-  uint64_t hash = word.size() * kGolden;
-  size_t i = 0;
-  for (; i + 8 <= word.size(); i += 8) {
-    uint64_t chunk = 0;
-    std::memcpy(&chunk, word.data() + i, 8);
-    hash = std::rotl((hash ^ chunk) * kGolden, 29);
-  }
-  uint64_t tail = 0;
-  std::memcpy(&tail, word.data() + i, word.size() - i);
-  hash = (hash ^ tail) * kGolden;
-  return hash ^ (hash >> 32);
 }
 
 }  // namespace
@@ -69,45 +51,19 @@ const MergeTable::Merge* MergeTable::Find(int32_t left, int32_t right) const {
   return entry.key == kEmptyKey ? nullptr : &entry.merge;
 }
 
-BpeModel::Scratch::Scratch() : cache_(size_t{1} << kCacheBits) {}
-
 BpeModel::BpeModel(const std::array<int32_t, 256>& byte_ids, MergeTable merges,
                    std::unordered_map<std::string, int32_t> whole_words)
     : byte_ids_(byte_ids), merges_(std::move(merges)), whole_words_(std::move(whole_words)) {}
 
 void BpeModel::Encode(std::string_view word, Scratch& scratch, std::vector<int32_t>& out) const {
-  FATHOM_DCHECK(!word.empty());
-  if (word.size() > Scratch::kMaxWordBytes) {
-    EncodeUncached(word, scratch);
-    out.insert(out.end(), scratch.ids_.begin(), scratch.ids_.end());
-    return;
-  }
-  Scratch::CachedWord& cached = scratch.cache_[HashWord(word) & ((1u << kCacheBits) - 1)];
-  if (cached.size == word.size() &&
-      std::memcmp(cached.bytes.data(), word.data(), word.size()) == 0) {
-    out.insert(out.end(), cached.tokens.begin(), cached.tokens.begin() + cached.num_tokens);
-    return;
-  }
-  EncodeUncached(word, scratch);
-  const std::vector<int32_t>& ids = scratch.ids_;
-  out.insert(out.end(), ids.begin(), ids.end());
-  if (ids.size() > Scratch::kMaxWordTokens) return;
-  cached.size = static_cast<uint8_t>(word.size());
-  cached.num_tokens = static_cast<uint8_t>(ids.size());
-  std::memcpy(cached.bytes.data(), word.data(), word.size());
-  std::copy(ids.begin(), ids.end(), cached.tokens.begin());
-}
-
-// Leaves the tokens in scratch.ids_.
-void BpeModel::EncodeUncached(std::string_view word, Scratch& scratch) const {
-  std::vector<int32_t>& ids = scratch.ids_;
-  ids.clear();
   if (!whole_words_.empty()) {
     if (const auto whole = whole_words_.find(std::string(word)); whole != whole_words_.end()) {
-      ids.push_back(whole->second);
+      out.push_back(whole->second);
       return;
     }
   }
+  std::vector<int32_t>& ids = scratch.ids_;
+  ids.clear();
   for (const char c : word) {
     ids.push_back(byte_ids_[static_cast<uint8_t>(c)]);
     FATHOM_CHECK(ids.back() >= 0, "byte {:#x} has no token", static_cast<uint8_t>(c));
@@ -117,6 +73,7 @@ void BpeModel::EncodeUncached(std::string_view word, Scratch& scratch) const {
   } else {
     MergeByHeap(scratch);
   }
+  out.insert(out.end(), ids.begin(), ids.end());
 }
 
 void BpeModel::MergeByScan(Scratch& scratch) const {

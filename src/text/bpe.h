@@ -42,31 +42,14 @@ class MergeTable {
 
 class BpeModel {
  public:
-  // Working memory and a word cache; one a thread. Entries depend on the model, so a Scratch serves
-  // one BpeModel.
+  // Working memory, one a thread.
   class Scratch {
-   public:
-    Scratch();
-
-   private:
     friend class BpeModel;
-    // One cache line; longer words are encoded each time.
-    static constexpr size_t kMaxWordBytes = 22;
-    static constexpr size_t kMaxWordTokens = 10;
-    struct alignas(64) CachedWord {
-      uint8_t size = 0;  // 0: empty
-      uint8_t num_tokens = 0;
-      std::array<char, kMaxWordBytes> bytes;
-      std::array<int32_t, kMaxWordTokens> tokens;
-    };
-    static_assert(sizeof(CachedWord) == 64);
-
     struct Candidate {
       uint32_t rank;
       uint32_t position;
       int32_t id;
     };
-    std::vector<CachedWord> cache_;
     std::vector<int32_t> ids_;
     std::vector<uint32_t> ranks_;
     std::vector<int32_t> merged_;
@@ -84,7 +67,6 @@ class BpeModel {
   void Encode(std::string_view word, Scratch& scratch, std::vector<int32_t>& out) const;
 
  private:
-  void EncodeUncached(std::string_view word, Scratch& scratch) const;
   void MergeByScan(Scratch& scratch) const;
   void MergeByHeap(Scratch& scratch) const;
 

@@ -66,29 +66,20 @@ void PreTokenizer::AddSplit(Regex regex, SplitBehavior behavior, bool invert) {
 
 void PreTokenizer::AddPrefixSpace() { steps_.emplace_back(); }
 
-Status PreTokenizer::Run(std::string_view text, Scratch& scratch,
-                         FunctionRef<void(std::string_view)> emit) const {
-  return RunFrom(0, text, scratch, emit);
-}
-
-Status PreTokenizer::RunFrom(size_t index, std::string_view text, Scratch& scratch,
-                             FunctionRef<void(std::string_view)> emit) const {
-  if (text.empty()) return {};
-  if (index == steps_.size()) {
-    emit(text);
-    return {};
-  }
+Status PreTokenizer::Run(size_t index, std::string_view text, Scratch& scratch,
+                         FunctionRef<Status(std::string_view)> emit) const {
   const Step& step = steps_[index];
   if (!step.regex) {
-    if (text.front() == ' ') return RunFrom(index + 1, text, scratch, emit);
+    if (text.front() == ' ') return emit(text);
     scratch.prefixed.assign(1, ' ').append(text);
-    return RunFrom(index + 1, scratch.prefixed, scratch, emit);
+    return emit(scratch.prefixed);
   }
   // Isolated splits, which is nearly all, pass their pieces on as they find them.
   const bool direct = step.behavior == SplitBehavior::kIsolated;
   std::vector<Cut> cuts;
   const auto add = [&](TextSpan span, bool is_match) -> Status {
-    if (direct) return RunFrom(index + 1, text.substr(span.begin, span.size()), scratch, emit);
+    if (span.size() == 0 && direct) return {};
+    if (direct) return emit(text.substr(span.begin, span.size()));
     cuts.push_back({span, is_match != step.invert});
     return {};
   };
@@ -103,7 +94,7 @@ Status PreTokenizer::RunFrom(size_t index, std::string_view text, Scratch& scrat
   }
   if (end != text.size()) FATHOM_TRY(add({end, text.size()}, false));
   for (const TextSpan& piece : Join(cuts, step.behavior)) {
-    FATHOM_TRY(RunFrom(index + 1, text.substr(piece.begin, piece.size()), scratch, emit));
+    if (piece.size() > 0) FATHOM_TRY(emit(text.substr(piece.begin, piece.size())));
   }
   return {};
 }

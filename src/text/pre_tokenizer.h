@@ -33,10 +33,13 @@ class PreTokenizer {
   // From here on, a piece that does not begin with a space gets one in front. At most once.
   void AddPrefixSpace();
 
-  // Calls `emit` for each non-empty word of `text` (valid UTF-8), in order. The views are valid
-  // during the call.
-  Status Run(std::string_view text, Scratch& scratch,
-             FunctionRef<void(std::string_view)> emit) const;
+  size_t num_steps() const { return steps_.size(); }
+
+  // Calls `emit` for each non-empty piece that one step cuts `text` (valid UTF-8, not empty) into,
+  // in order, until it returns an error. The views are valid during the call. Step num_steps() - 1
+  // gives the words.
+  Status Run(size_t step, std::string_view text, Scratch& scratch,
+             FunctionRef<Status(std::string_view)> emit) const;
 
  private:
   struct Step {
@@ -44,9 +47,6 @@ class PreTokenizer {
     SplitBehavior behavior = SplitBehavior::kIsolated;
     bool invert = false;
   };
-
-  Status RunFrom(size_t index, std::string_view text, Scratch& scratch,
-                 FunctionRef<void(std::string_view)> emit) const;
 
   std::vector<Step> steps_;
 };

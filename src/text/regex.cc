@@ -257,6 +257,7 @@ struct Regex::Compiled {
   Compiled& operator=(const Compiled&) = delete;
   ~Compiled() { pcre2_code_free(code); }
   pcre2_code* code;
+  bool jit = false;
 };
 
 Regex::Regex(std::unique_ptr<Compiled> code) : code_(std::move(code)) {}
@@ -291,14 +292,15 @@ Result<Regex> Regex::CompilePcre(const std::string& pcre, std::string_view shown
   }
   auto owner = std::make_unique<Compiled>(code);
   // A PCRE2 built without JIT, or a pattern that it refuses, runs in the interpreter: same result.
-  (void)pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
+  owner->jit = pcre2_jit_compile(code, PCRE2_JIT_COMPLETE) == 0;
   return Regex(std::move(owner));
 }
 
 Result<Regex::Match> Regex::Find(std::string_view text, size_t begin, RegexScratch& scratch) const {
   const RegexScratch::State& state = *scratch.state_;
-  const int rc = pcre2_match(code_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
-                             begin, PCRE2_NO_UTF_CHECK, state.match_data, state.context);
+  const int rc = (code_->jit ? pcre2_jit_match : pcre2_match)(
+      code_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), begin,
+      PCRE2_NO_UTF_CHECK, state.match_data, state.context);
   if (rc == PCRE2_ERROR_NOMATCH) return Match{false, {}};
   if (rc < 0) {
     char message[256] = {};

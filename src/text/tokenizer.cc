@@ -11,6 +11,7 @@
 #include "text/pre_tokenizer.h"
 #include "text/tokenizer_file.h"
 #include "text/unicode.h"
+#include "text/word_cache.h"
 
 namespace fathom::text {
 namespace {
@@ -18,6 +19,7 @@ namespace {
 struct Scratch {
   PreTokenizer::Scratch words;
   BpeModel::Scratch bpe;
+  WordCache cache;
 };
 
 // Scratch memory (with its warm word cache) goes from call to call.
@@ -82,6 +84,9 @@ struct Tokenizer::Impl {
   Status Configure(const TokenizerConfig& config);
   Status EncodeText(std::string_view text, bool parse_special, Scratch& scratch,
                     std::vector<int32_t>& out) const;
+  // Tokens of a piece that has been through the pre-tokenizer's steps before `step`.
+  Status EncodePiece(size_t step, std::string_view piece, Scratch& scratch, bool use_cache,
+                     std::vector<int32_t>& out) const;
 
   TokenizerFile file;
   AddedTokenMatcher raw_tokens, normalized_tokens;
@@ -148,11 +153,32 @@ Status Tokenizer::Impl::EncodeText(std::string_view text, bool parse_special, Sc
         out.push_back(piece.id);
         continue;
       }
-      FATHOM_TRY(file.pre_tokenizer.Run(
-          plain.substr(piece.span.begin, piece.span.size()), scratch.words,
-          [&](std::string_view word) { model.Encode(word, scratch.bpe, out); }));
+      FATHOM_TRY(
+          EncodePiece(0, plain.substr(piece.span.begin, piece.span.size()), scratch, true, out));
     }
   }
+  return {};
+}
+
+Status Tokenizer::Impl::EncodePiece(size_t step, std::string_view piece, Scratch& scratch,
+                                    bool use_cache, std::vector<int32_t>& out) const {
+  // What a cached piece splits into is not cached again.
+  const bool cached = use_cache && piece.size() <= WordCache::kMaxBytes;
+  const size_t slot = cached ? scratch.cache.Slot(step, piece) : 0;
+  if (cached && scratch.cache.Hit(slot, step, piece)) {
+    const std::span<const int32_t> tokens = scratch.cache.Tokens(slot);
+    out.insert(out.end(), tokens.begin(), tokens.end());
+    return {};
+  }
+  const size_t begin = out.size();
+  if (step == file.pre_tokenizer.num_steps()) {
+    model.Encode(piece, scratch.bpe, out);
+  } else {
+    FATHOM_TRY(file.pre_tokenizer.Run(step, piece, scratch.words, [&](std::string_view part) {
+      return EncodePiece(step + 1, part, scratch, use_cache && !cached, out);
+    }));
+  }
+  if (cached) scratch.cache.Store(slot, step, piece, std::span(out).subspan(begin));
   return {};
 }
 
