@@ -16,6 +16,7 @@ class Answer final : public TextListener {
     const std::lock_guard lock(mutex_);
     content += delta.content;
     reasoning += delta.reasoning_content;
+    for (const TokenLogprob& token : delta.logprobs) logprob_sum += token.logprob;
   }
   void OnFinish(int32_t, const Finish& end) override {
     const std::lock_guard lock(mutex_);
@@ -29,6 +30,7 @@ class Answer final : public TextListener {
   }
 
   std::string content, reasoning;
+  double logprob_sum = 0;
   Finish finish;
 
  private:
@@ -95,6 +97,46 @@ TEST_P(ShippedModel, CompletesTheSameTextAloneInABatchAndWithAWarmCache) {
   for (const auto& answer : answers) answer->Wait();
   EXPECT_EQ(answers[0]->content, cold);
   EXPECT_EQ(answers[4]->content, cold);
+}
+
+// Pages for two of the six answers: the others are preempted and computed again. The sum of their
+// log-probabilities is the same to the last bit as that of each one alone.
+TEST_P(ShippedModel, PreemptionDoesNotChangeABit) {
+  const auto answers_of = [](Session& session, bool together) {
+    std::vector<std::shared_ptr<Answer>> answers;
+    for (engine::RequestId id = 1; id <= 6; ++id) {
+      const auto answer = answers.emplace_back(std::make_shared<Answer>());
+      std::string prompt = "Chapter " + std::to_string(id * 7) + ". It was late in the year, ";
+      for (uint64_t i = 0; i < id; ++i) prompt += "and the ships had not come home yet, ";
+      CompletionParams params{{.id = id, .max_tokens = 70, .ignore_eos = true}, prompt};
+      params.sampling.seed = id;
+      params.sampling.top_logprobs = 0;
+      const Status status = session.Complete(std::move(params), answer);
+      EXPECT_TRUE(status) << status.error().message;
+      if (!together) answer->Wait();
+    }
+    for (const auto& answer : answers) answer->Wait();
+    return answers;
+  };
+  LoadOptions options = SmallOptions();
+  options.model.page_tokens = 16;
+  auto roomy = LoadSession(ModelDirectory(GetParam()), options);
+  ASSERT_TRUE(roomy) << roomy.error().message;
+  const auto alone = answers_of((*roomy)->session(), false);
+  EXPECT_EQ((*roomy)->session().stats().preemptions, 0u);
+  roomy->reset();
+
+  options.engine.num_pages = 24;
+  options.engine.max_context_tokens = 384;
+  auto tight = LoadSession(ModelDirectory(GetParam()), options);
+  ASSERT_TRUE(tight) << tight.error().message;
+  const auto together = answers_of((*tight)->session(), true);
+  EXPECT_GT((*tight)->session().stats().preemptions, 0u);
+  for (size_t i = 0; i < alone.size(); ++i) {
+    EXPECT_EQ(together[i]->content, alone[i]->content);
+    EXPECT_EQ(together[i]->logprob_sum, alone[i]->logprob_sum) << i;
+    EXPECT_LT(alone[i]->logprob_sum, 0);
+  }
 }
 
 TEST_P(ShippedModel, ChatsAndEnds) {

@@ -43,11 +43,14 @@ struct ToolDefinition {
   std::string parameters;  // a JSON schema as text
 };
 
+inline constexpr int32_t kMaxChoices = 128;
+
 // What completions and chats have in common.
 struct GenerationParams {
   // Events, Cancel and the ledger name choice k by id + k: the caller keeps n consecutive ids free.
   engine::RequestId id = 0;
-  int32_t n = 1;  // choices; they share the prompt's pages. Choice k uses seed + k
+  int32_t n =
+      1;  // choices, at most kMaxChoices; they share the prompt's pages. Choice k uses seed + k
   engine::SamplingParams sampling;
   // Absent: as many as the context holds after the prompt. A prompt and max_tokens that exceed the
   // context together are an error that states the three numbers.

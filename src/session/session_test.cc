@@ -210,7 +210,7 @@ TEST_F(SessionTest, ErrorsStateTheNumbersAndNeverReachTheListener) {
   EXPECT_EQ(message({{}, std::string(300, '!')}),
             "the prompt has 301 tokens and leaves no room for an answer in a context of 100");
   EXPECT_EQ(message({{.stop = {""}}, "abc"}), "a stop string is empty");
-  EXPECT_EQ(message({{.n = 0}, "abc"}), "n is 0, expected at least 1");
+  EXPECT_EQ(message({{.n = 0}, "abc"}), "n is 0, expected 1 to 128");
   engine.refuse = true;
   EXPECT_EQ(message({{}, "abc"}), "the queue is full");
   EXPECT_TRUE(client->choices.empty());

@@ -45,9 +45,8 @@ class ChoiceListener final : public engine::RequestListener {
 
   bool OnTokens(std::span<const engine::TokenOutput> tokens) override {
     const int64_t start_ns = sink_.enabled() ? NowNs() : 0;
-    const TextDelta delta = stream_.Push(tokens);
+    client_->OnDelta(choice_, stream_.Push(tokens));
     EmitDetokenize(start_ns, tokens.size());
-    client_->OnDelta(choice_, delta);
     return !stream_.stopped();
   }
 
@@ -55,10 +54,10 @@ class ChoiceListener final : public engine::RequestListener {
                 const Error* error) override {
     const int64_t start_ns = sink_.enabled() ? NowNs() : 0;
     const TextDelta rest = stream_.Flush();
-    EmitDetokenize(start_ns, 0);
     if (!rest.content.empty() || !rest.reasoning_content.empty() || !rest.tool_calls.empty()) {
       client_->OnDelta(choice_, rest);
     }
+    EmitDetokenize(start_ns, 0);
     client_->OnFinish(
         choice_, {.reason = stream_.stopped() ? engine::FinishReason::kStop : reason,
                   .called_tools = reason == engine::FinishReason::kStop && stream_.called_tools(),
@@ -69,6 +68,7 @@ class ChoiceListener final : public engine::RequestListener {
   }
 
  private:
+  // Handing the text on is part of the span: both keep the engine's thread.
   void EmitDetokenize(int64_t start_ns, size_t tokens) const {
     if (!sink_.enabled()) return;
     event::Event event;
@@ -203,7 +203,9 @@ class TextSession final : public Session {
 
   Status Start(const GenerationParams& params, std::vector<int32_t> prompt, StreamOptions options,
                bool stripped_thinking, std::shared_ptr<TextListener> client) {
-    if (params.n < 1) return Err(Code::kInvalidArgument, "n is {}, expected at least 1", params.n);
+    if (params.n < 1 || params.n > kMaxChoices) {
+      return Err(Code::kInvalidArgument, "n is {}, expected 1 to {}", params.n, kMaxChoices);
+    }
     if (std::ranges::any_of(params.stop, &std::string::empty)) {
       return Err(Code::kInvalidArgument, "a stop string is empty");
     }
