@@ -23,4 +23,23 @@ void TensorCore(const RuleContext& context, Findings& findings);
 void RegisterPressure(const RuleContext& context, Findings& findings);
 void Uncoalesced(const RuleContext& context, Findings& findings);
 
+// launches.cc
+void RopeRelaunch(const RuleContext& context, Findings& findings);
+void RoutingLatency(const RuleContext& context, Findings& findings);
+void GraphMiss(const RuleContext& context, Findings& findings);
+void SwitchStall(const RuleContext& context, Findings& findings);
+void HeadImbalance(const RuleContext& context, Findings& findings);
+
+// machine.cc
+void HostTransfer(const RuleContext& context, Findings& findings);
+void ComputeBound(const RuleContext& context, Findings& findings);
+void Numa(const RuleContext& context, Findings& findings);
+
+// serving.cc
+void PrefixCache(const RuleContext& context, Findings& findings);
+void CacheVersion(const RuleContext& context, Findings& findings);
+void MoeHotspot(const RuleContext& context, Findings& findings);
+void TpCollective(const RuleContext& context, Findings& findings);
+void RdmaJitter(const RuleContext& context, Findings& findings);
+
 }  // namespace fathom::diagnose

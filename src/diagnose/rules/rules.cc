@@ -11,16 +11,29 @@ namespace {
 
 constexpr Rule kRules[] = {
     {"kv-copy", KvCopy},
+    {"rope-relaunch", RopeRelaunch},
     {"jit-recompile", JitRecompile},
+    {"switch-stall", SwitchStall},
+    {"graph-miss", GraphMiss},
     {"launch-gap", LaunchGap},
     {"sync-call", SyncCall},
     {"allocator", Allocator},
-    {"softmax-pass", SoftmaxPass},
-    {"attention-roofline", AttentionRoofline},
+    {"head-imbalance", HeadImbalance},
+    {"register-pressure", RegisterPressure},
     {"bank-conflict", BankConflict},
     {"uncoalesced", Uncoalesced},
-    {"register-pressure", RegisterPressure},
     {"tensor-core", TensorCore},
+    {"compute-bound", ComputeBound},
+    {"host-transfer", HostTransfer},
+    {"numa", Numa},
+    {"moe-hotspot", MoeHotspot},
+    {"routing-latency", RoutingLatency},
+    {"tp-collective", TpCollective},
+    {"rdma-jitter", RdmaJitter},
+    {"prefix-cache", PrefixCache},
+    {"cache-version", CacheVersion},
+    {"attention-roofline", AttentionRoofline},
+    {"softmax-pass", SoftmaxPass},
 };
 
 }  // namespace

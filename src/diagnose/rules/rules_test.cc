@@ -144,6 +144,204 @@ TEST(InjectedFaults, SavingsAreTheInjectedTime) {
   }
 }
 
+TEST(InjectedFaults, OfLaunchesAndSteps) {
+  {
+    const Diagnosis d = DiagnoseSynthetic({.graph = true, .faults = {.miss_graph_once = true}});
+    const Finding* miss = Find(d, "graph-miss");
+    ASSERT_NE(miss, nullptr);
+    EXPECT_NE(Say(Language::kEnglish, miss->title).find("1 of 23"), std::string::npos);
+    EXPECT_EQ(Find(DiagnoseSynthetic({.graph = true}), "graph-miss"), nullptr);
+  }
+  {
+    const Diagnosis d = DiagnoseSynthetic({.faults = {.slow_step_us = 4000}});
+    const Finding* stall = Find(d, "switch-stall");
+    ASSERT_NE(stall, nullptr);
+    // The excess is one gap before a launch; what it leaves unexplained is next to nothing.
+    EXPECT_NE(Say(Language::kEnglish, stall->evidence[0].text).find("idle:launch-bound"),
+              std::string::npos);
+    EXPECT_LT(stall->evidence.back().value, 0.1);
+    EXPECT_EQ(Find(DiagnoseSynthetic({.faults = {.slow_step_us = 300}}), "switch-stall"), nullptr);
+    EXPECT_TRUE(Abstained(DiagnoseSynthetic({.decode_steps = 8}), "switch-stall"));
+  }
+  {
+    SyntheticOptions options{.kernel_us = 20, .context_tokens = 65536};
+    options.faults.attention_blocks = 8;
+    EXPECT_NE(Find(DiagnoseSynthetic(options), "head-imbalance"), nullptr);
+    options.faults.attention_blocks = 264;
+    EXPECT_EQ(Find(DiagnoseSynthetic(options), "head-imbalance"), nullptr);
+  }
+  {
+    const Diagnosis d = DiagnoseSynthetic({.faults = {.collective_us = 40}});
+    const Finding* collective = Find(d, "tp-collective");
+    ASSERT_NE(collective, nullptr);
+    EXPECT_EQ(Find(DiagnoseSynthetic({.faults = {.collective_us = 5}}), "tp-collective"), nullptr);
+  }
+}
+
+// A timeline of one source with a 10 Hz series.
+Timeline WithSeries(std::initializer_list<std::pair<const char*, std::vector<double>>> series) {
+  Timeline t;
+  const SourceId source = t.AddSource("samples", "dcgm");
+  for (const auto& [name, values] : series) {
+    const uint32_t id =
+        t.AddSeries({.source = source, .name = t.strings.Intern(name), .device = 0});
+    for (size_t i = 0; i < values.size(); ++i) {
+      t.AddSample(id, static_cast<int64_t>(i) * 100'000'000, values[i]);
+    }
+  }
+  return t;
+}
+
+std::vector<double> Wave(size_t n, double low, double high, size_t shift) {
+  std::vector<double> values;
+  for (size_t i = 0; i < n; ++i) {
+    // Irregular on and off, so that only the right lag fits.
+    const size_t k = i + shift;
+    values.push_back(((k * k) / 7 + k / 3) % 3 == 0 ? high : low);
+  }
+  return values;
+}
+
+TEST(MachineRules, HostTransfer) {
+  const size_t n = 200;
+  std::vector<double> sm = Wave(n, 0.9, 0.1, 0);
+  const auto pcie = Wave(n, 1e9, 50e9, 0);
+  const Diagnosis found =
+      Diagnose(WithSeries({{"DCGM_FI_PROF_SM_ACTIVE", sm}, {"DCGM_FI_PROF_PCIE_RX_BYTES", pcie}}),
+               Thresholds::Default());
+  EXPECT_NE(Find(found, "host-transfer"), nullptr);
+  const Diagnosis little =
+      Diagnose(WithSeries({{"DCGM_FI_PROF_SM_ACTIVE", sm},
+                           {"DCGM_FI_PROF_PCIE_RX_BYTES", Wave(n, 1e6, 5e7, 0)}}),
+               Thresholds::Default());
+  EXPECT_EQ(Find(little, "host-transfer"), nullptr);
+  EXPECT_FALSE(Abstained(little, "host-transfer"));
+  EXPECT_TRUE(
+      Abstained(Diagnose(WithSeries({{"DCGM_FI_PROF_SM_ACTIVE", sm}}), Thresholds::Default()),
+                "host-transfer"));
+}
+
+TEST(MachineRules, WhichRoofBinds) {
+  const auto run = [](double sm, double dram) {
+    return Diagnose(WithSeries({{"DCGM_FI_PROF_SM_ACTIVE", std::vector<double>(20, sm)},
+                                {"DCGM_FI_PROF_DRAM_ACTIVE", std::vector<double>(20, dram)}}),
+                    Thresholds::Default());
+  };
+  ASSERT_NE(Find(run(0.9, 0.2), "compute-bound"), nullptr);
+  EXPECT_EQ(Find(run(0.9, 0.2), "compute-bound")->severity, Severity::kInfo);
+  ASSERT_NE(Find(run(0.42, 0.89), "compute-bound"), nullptr);
+  EXPECT_NE(
+      Say(Language::kEnglish, Find(run(0.42, 0.89), "compute-bound")->title).find("bandwidth"),
+      std::string::npos);
+  EXPECT_EQ(Find(run(0.5, 0.5), "compute-bound"), nullptr);
+}
+
+TEST(MachineRules, Numa) {
+  const auto run = [](MemoryLevel level, const char* symbol) {
+    Timeline t;
+    const SourceId source = t.AddSource("perf.txt", "perf");
+    const uint32_t node = t.AddStackNode(kNone, t.strings.Intern(symbol), 0);
+    for (int i = 0; i < 100; ++i) {
+      StackSample sample;
+      sample.stack = node;
+      sample.source = source;
+      sample.level = i % 2 == 0 ? level : MemoryLevel::kLocalRam;
+      if (level == MemoryLevel::kUnknown) sample.level = level;
+      t.stack_samples.push_back(sample);
+    }
+    return Diagnose(std::move(t), Thresholds::Default());
+  };
+  ASSERT_NE(Find(run(MemoryLevel::kRemoteRam, "f"), "numa"), nullptr);
+  EXPECT_EQ(Find(run(MemoryLevel::kRemoteRam, "f"), "numa")->severity, Severity::kSevere);
+  EXPECT_EQ(Find(run(MemoryLevel::kLocalRam, "f"), "numa"), nullptr);
+  EXPECT_NE(Find(run(MemoryLevel::kUnknown, "do_numa_page"), "numa"), nullptr);
+  EXPECT_TRUE(Abstained(run(MemoryLevel::kUnknown, "f"), "numa"));  // a plain stack cannot tell
+}
+
+Timeline WithHitRates(const std::vector<double>& rates) {
+  Timeline t;
+  const SourceId source = t.AddSource("server.log", "vllm-log");
+  for (const double rate : rates) {
+    LogLine line;
+    line.source = source;
+    line.kind = LogKind::kStats;
+    line.first_value = static_cast<uint32_t>(t.log_values.size());
+    line.num_values = 1;
+    t.log_values.push_back({LogField::kPrefixHitRate, rate});
+    t.log_lines.push_back(line);
+  }
+  return t;
+}
+
+TEST(ServingRules, PrefixCache) {
+  std::vector<double> fall;
+  std::vector<double> steady;
+  for (int i = 0; i < 30; ++i) {
+    const double noise = 0.01 * (i % 3);
+    fall.push_back((i < 15 ? 0.7 : 0.3) + noise);
+    steady.push_back(0.45 + noise);
+  }
+  EXPECT_NE(Find(Diagnose(WithHitRates(fall), Thresholds::Default()), "prefix-cache"), nullptr);
+  // A steady 46 % is what production looks like: the handbook's 0.85 is off until asked for.
+  EXPECT_EQ(Find(Diagnose(WithHitRates(steady), Thresholds::Default()), "prefix-cache"), nullptr);
+  const auto handbook =
+      Thresholds::FromJson(R"({"prefix-cache.handbook_rate": {"enabled": true}})");
+  ASSERT_TRUE(handbook);
+  EXPECT_NE(Find(Diagnose(WithHitRates(steady), *handbook), "prefix-cache"), nullptr);
+  EXPECT_TRUE(Abstained(Diagnose(WithHitRates({0.5, 0.5}), Thresholds::Default()), "prefix-cache"));
+}
+
+TEST(ServingRules, CacheVersion) {
+  const auto run = [](std::string_view op) {
+    Timeline t;
+    const SourceId source = t.AddSource("spans.json", "otlp");
+    Span span;
+    span.source = source;
+    span.name = t.strings.Intern("cache");
+    span.num_attributes = 2;
+    t.attributes.push_back({t.strings.Intern("op"), t.strings.Intern(op), NAN});
+    t.attributes.push_back({t.strings.Intern("cause"), t.strings.Intern("rope"), NAN});
+    t.spans.push_back(span);
+    return Diagnose(std::move(t), Thresholds::Default());
+  };
+  EXPECT_NE(Find(run("kv_version_mismatch"), "cache-version"), nullptr);
+  EXPECT_EQ(Find(run("prefix_lookup"), "cache-version"), nullptr);
+  EXPECT_FALSE(Abstained(run("prefix_lookup"), "cache-version"));
+  EXPECT_TRUE(Abstained(run("attn_score_compute"), "cache-version"));
+}
+
+TEST(ServingRules, MoeHotspot) {
+  const auto run = [](double hot_tokens, double others) {
+    Timeline t;
+    const SourceId source = t.AddSource("experts.csv", "expert-load");
+    for (int expert = 0; expert < 64; ++expert) {
+      t.expert_loads.push_back({.tokens = expert == 7 ? hot_tokens : others,
+                                .layer = 3,
+                                .expert = expert,
+                                .rank = expert / 8,
+                                .source = source});
+    }
+    return Diagnose(std::move(t), Thresholds::Default());
+  };
+  const Diagnosis hot = run(18442, 1000);
+  ASSERT_NE(Find(hot, "moe-hotspot"), nullptr);
+  EXPECT_EQ(Find(hot, "moe-hotspot")->severity, Severity::kSevere);
+  EXPECT_EQ(Find(run(1000, 1000), "moe-hotspot"), nullptr);
+  EXPECT_TRUE(Abstained(run(6, 2), "moe-hotspot"));  // three times the mean, but chance
+}
+
+TEST(ServingRules, SocketsBetweenGpusAreSevere) {
+  const auto run = [](std::string_view via) {
+    Timeline t;
+    const SourceId source = t.AddSource("nccl.log", "nccl-log");
+    t.transports.push_back({.via = t.strings.Intern(via), .source = source});
+    return Diagnose(std::move(t), Thresholds::Default());
+  };
+  ASSERT_NE(Find(run("NET/Socket/0"), "tp-collective"), nullptr);
+  EXPECT_EQ(Find(run("NET/Socket/0"), "tp-collective")->severity, Severity::kSevere);
+  EXPECT_EQ(Find(run("NET/IB/0"), "tp-collective"), nullptr);
+}
+
 TEST(Rules, AbstainWithoutEvidence) {
   Timeline empty;
   empty.AddSource("nothing", "kineto");

@@ -18,6 +18,8 @@ struct Faults {
   double plan_us = 0;            // CPU time of the attention operator, a new shape each step
   double scores_us = 0;          // passes over materialised scores, in prefill, a layer
   double slow_step_us = 0;       // a gap in one step of the decode bucket
+  int attention_blocks = 264;    // thread blocks of the attention kernels
+  double collective_us = 0;      // an exposed all-reduce after each of two projections a layer
   bool miss_graph_once = false;  // one decode step runs kernel by kernel
 };
 

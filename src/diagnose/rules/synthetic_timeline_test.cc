@@ -105,9 +105,17 @@ class Builder {
            "[\"c10::BFloat16\", \"c10::BFloat16\", \"c10::BFloat16\"]", AttentionUs(queries),
            prefill ? 0 : f.plan_us);
     Kernel("nvjet_sm90_tst_64x8", "aten::mm", mm, kBf16Two, us);
+    AllReduce(hidden);
     Kernel("rmsnorm_kernel", "aten::rms_norm", hidden, kBf16, us);
     Kernel("nvjet_sm90_tst_64x8", "aten::mm", mm, kBf16Two, us);
+    AllReduce(hidden);
     Kernel("silu_and_mul_kernel", "custom::silu_and_mul", hidden, kBf16, us);
+  }
+
+  void AllReduce(const std::string& shape) {
+    if (o_.faults.collective_us == 0) return;
+    Kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "c10d::allreduce_", shape, kBf16,
+           o_.faults.collective_us);
   }
 
   // A healthy kernel: 80 % of the H200's roof.
@@ -143,7 +151,9 @@ class Builder {
     const size_t k = t_.AddSlice(Category::kKernel, gpu_, start, Ns(us), t_.strings.Intern(kernel));
     t_.slices.correlation[k] = correlation;
     t_.slices.detail[k] = static_cast<uint32_t>(t_.kernels.size());
-    t_.kernels.push_back({.grid = {264, 1, 1},
+    const bool attention = kernel.find("flash") != std::string_view::npos;
+    const auto blocks = static_cast<uint32_t>(attention ? o_.faults.attention_blocks : 264);
+    t_.kernels.push_back({.grid = {blocks, 1, 1},
                           .block = {256, 1, 1},
                           .registers_per_thread = 64,
                           .in_graph = graph_launch_ != 0});

@@ -1,0 +1,206 @@
+// Rules over sampled counters: what the machine did while it served.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "cost/hardware.h"
+#include "diagnose/rules/families.h"
+#include "diagnose/understand/signals.h"
+
+namespace fathom::diagnose {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+// Of PCIe 5.0 x16 in one direction, where the source does not name the GPU.
+constexpr double kDefaultLinkBytesPerSecond = 63e9;
+
+double LinkOf(const Timeline& timeline, SourceId source) {
+  for (const DeviceInfo& device : timeline.sources[source].devices) {
+    const cost::Hardware* hardware = cost::FindHardware(device.name);
+    if (hardware != nullptr && hardware->host_bytes_per_s > 0) return hardware->host_bytes_per_s;
+  }
+  return kDefaultLinkBytesPerSecond;
+}
+
+const SignalSeries* SameDevice(const std::vector<SignalSeries>& list, const SignalSeries& other) {
+  for (const SignalSeries& s : list) {
+    if (s.device == other.device) return &s;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void HostTransfer(const RuleContext& context, Findings& findings) {
+  std::vector<SignalSeries> active = FindSignal(context.timeline, Signal::kSmActive);
+  if (active.empty()) active = FindSignal(context.timeline, Signal::kGpuBusy);
+  const auto least = static_cast<size_t>(context.thresholds["host-transfer.min_samples"]);
+  bool judged = false;
+  for (const Signal direction : {Signal::kPcieRx, Signal::kPcieTx}) {
+    for (const SignalSeries& pcie : FindSignal(context.timeline, direction)) {
+      const SignalSeries* sm = SameDevice(active, pcie);
+      if (sm == nullptr || pcie.size() < least) continue;
+      const double link = LinkOf(context.timeline, pcie.source);
+      const double use = pcie.Quantile(0.9) / link;
+      const Paired paired = Resample(pcie, *sm);
+      if (paired.a.size() < least) continue;
+      judged = true;
+      const CoMovement move = CompareChanges(paired.a, paired.b);
+      // Transfers that the GPU waits for: it works less when they run, and they come first.
+      if (use < context.thresholds["host-transfer.link_share"] ||
+          -move.pearson < context.thresholds["host-transfer.correlation"] || move.p >= 0.01 ||
+          move.lag < 0) {
+        continue;
+      }
+      Finding finding{.id = "host-transfer", .phase = Phase::kUnknown};
+      finding.severity = Severity::kWarn;
+      finding.confidence = 0.75;
+      finding.saving_ms_per_step = kNaN;
+      finding.title = {"host-transfer.title",
+                       {{"share", Percent(use)}, {"gpu", std::to_string(pcie.device)}}};
+      finding.evidence.push_back(
+          {.text = {"host-transfer.evidence",
+                    {{"pearson", Number(move.pearson)},
+                     {"spearman", Number(move.spearman)},
+                     {"lag_ms", Number(static_cast<double>(move.lag) *
+                                       static_cast<double>(paired.period_ns) / 1e6)},
+                     {"p", fmt::format("{:.3f}", move.p)},
+                     {"n", std::to_string(move.n)}}},
+           .value = move.pearson,
+           .unit = "correlation"});
+      finding.thresholds = {context.thresholds.Used("host-transfer.correlation"),
+                            context.thresholds.Used("host-transfer.handbook_covariance_high")};
+      finding.change = {"host-transfer.change", {}};
+      finding.risk = {"host-transfer.risk", {}};
+      finding.undo = {"host-transfer.undo", {}};
+      findings.findings.push_back(std::move(finding));
+    }
+  }
+  if (!judged) {
+    findings.abstained.push_back(
+        {"host-transfer", {"abstain.no_pcie_samples", {{"least", std::to_string(least)}}}});
+  }
+}
+
+void ComputeBound(const RuleContext& context, Findings& findings) {
+  std::vector<SignalSeries> sm = FindSignal(context.timeline, Signal::kSmActive);
+  if (sm.empty()) sm = FindSignal(context.timeline, Signal::kGpuBusy);
+  const std::vector<SignalSeries> dram = FindSignal(context.timeline, Signal::kDramActive);
+  bool judged = false;
+  for (const SignalSeries& busy : sm) {
+    const SignalSeries* memory = SameDevice(dram, busy);
+    if (memory == nullptr || busy.size() < 3) continue;
+    // The part of the recording in which the GPU worked at all.
+    const Paired paired = Resample(busy, *memory);
+    double work = 0;
+    double traffic = 0;
+    size_t n = 0;
+    for (size_t i = 0; i < paired.a.size(); ++i) {
+      if (paired.a[i] < 0.05) continue;
+      work += paired.a[i];
+      traffic += paired.b[i];
+      ++n;
+    }
+    if (n < 3) continue;
+    judged = true;
+    work /= static_cast<double>(n);
+    traffic /= static_cast<double>(n);
+    const bool compute = work >= context.thresholds["compute-bound.sm_active"] &&
+                         traffic <= context.thresholds["compute-bound.dram_active"];
+    const bool memory_bound = traffic >= context.thresholds["compute-bound.memory_bound"];
+    if (!compute && !memory_bound) continue;
+    Finding finding{.id = "compute-bound", .phase = Phase::kUnknown};
+    finding.severity = Severity::kInfo;  // which roof binds is a fact, not a fault
+    finding.confidence = busy.name.find("PROF") != std::string::npos ? 0.85 : 0.6;
+    finding.saving_ms_per_step = kNaN;
+    const std::vector<std::pair<std::string_view, std::string>> args = {
+        {"gpu", std::to_string(busy.device)}, {"sm", Percent(work)}, {"dram", Percent(traffic)}};
+    finding.title = {memory_bound ? "compute-bound.title.memory" : "compute-bound.title", args};
+    finding.evidence.push_back(
+        {.text = {"compute-bound.evidence",
+                  {{"a", busy.name}, {"b", memory->name}, {"n", std::to_string(n)}}}});
+    finding.thresholds = {context.thresholds.Used(memory_bound ? "compute-bound.memory_bound"
+                                                               : "compute-bound.sm_active"),
+                          context.thresholds.Used("compute-bound.handbook_covariance_low")};
+    finding.change = {memory_bound ? "compute-bound.change.memory" : "compute-bound.change", {}};
+    finding.risk = {"compute-bound.risk", {}};
+    finding.undo = {"compute-bound.undo", {}};
+    findings.findings.push_back(std::move(finding));
+  }
+  if (!judged) findings.abstained.push_back({"compute-bound", {"abstain.no_gpu_samples", {}}});
+}
+
+void Numa(const RuleContext& context, Findings& findings) {
+  const Timeline& t = context.timeline;
+  double memory_samples = 0;
+  double remote = 0;
+  double all = 0;
+  double balancing = 0;
+  for (const StackSample& sample : t.stack_samples) {
+    const auto weight = static_cast<double>(sample.period);
+    all += weight;
+    if (sample.level != MemoryLevel::kUnknown) {
+      memory_samples += weight;
+      remote += sample.level == MemoryLevel::kRemoteRam || sample.level == MemoryLevel::kRemoteCache
+                    ? weight
+                    : 0;
+    }
+    for (uint32_t node = sample.stack; node != kNone; node = t.stack_nodes[node].parent) {
+      const std::string_view symbol = t.Name(t.stack_nodes[node].symbol);
+      if (symbol.find("do_numa_page") != std::string_view::npos ||
+          symbol.find("migrate_misplaced") != std::string_view::npos ||
+          symbol.find("task_numa_work") != std::string_view::npos) {
+        balancing += weight;
+        break;
+      }
+    }
+  }
+  const std::vector<SignalSeries> pages = FindSignal(t, Signal::kNumaRemote);
+  double remote_pages = 0;
+  for (const SignalSeries& s : pages) remote_pages += s.Mean();
+  if (all == 0 && pages.empty()) {
+    findings.abstained.push_back({"numa", {"abstain.no_numa_evidence", {}}});
+    return;
+  }
+  const double remote_share = memory_samples > 0 ? remote / memory_samples : 0;
+  const double balancing_share = all > 0 ? balancing / all : 0;
+  Finding finding{.id = "numa", .phase = Phase::kUnknown};
+  finding.saving_ms_per_step = kNaN;
+  if (remote_share >= context.thresholds["numa.remote_share"]) {
+    finding.evidence.push_back(
+        {.text = {"numa.evidence.remote", {{"share", Percent(remote_share)}}},
+         .value = remote_share,
+         .unit = "share"});
+  }
+  if (balancing_share >= context.thresholds["numa.balancing_share"]) {
+    finding.evidence.push_back(
+        {.text = {"numa.evidence.balancing", {{"share", Percent(balancing_share)}}},
+         .value = balancing_share,
+         .unit = "share"});
+  }
+  if (remote_pages >= context.thresholds["numa.remote_pages_per_s"]) {
+    finding.evidence.push_back({.text = {"numa.evidence.pages", {{"pages", Number(remote_pages)}}},
+                                .value = remote_pages,
+                                .unit = "1/s"});
+  }
+  if (finding.evidence.empty()) {
+    // A plain call stack cannot show where memory was: without data sources that part stays open.
+    if (memory_samples == 0 && pages.empty()) {
+      findings.abstained.push_back({"numa", {"abstain.no_data_source", {}}});
+    }
+    return;
+  }
+  finding.severity =
+      remote_share >= context.thresholds["numa.remote_share"] ? Severity::kSevere : Severity::kWarn;
+  finding.confidence = memory_samples > 0 ? 0.9 : 0.6;
+  finding.title = {"numa.title", {}};
+  finding.thresholds = {context.thresholds.Used("numa.remote_share"),
+                        context.thresholds.Used("numa.handbook_remote_ns")};
+  finding.change = {"numa.change", {}};
+  finding.risk = {"numa.risk", {}};
+  finding.undo = {"numa.undo", {}};
+  findings.findings.push_back(std::move(finding));
+}
+
+}  // namespace fathom::diagnose
