@@ -1,0 +1,362 @@
+#include "decode_case.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "base/check.h"
+#include "base/dtype.h"
+#include "device.h"
+#include "kernels/cuda/decode_schedule.h"
+#include "kernels/cuda/launch.h"
+
+namespace fathom::bench {
+namespace {
+
+constexpr int32_t kPoisonPage = 2147480000;
+
+bool IsLatent(const DecodeCase& shape) { return shape.dim_qk > shape.dim_v; }
+
+PlaneShape MakePlane(const DecodeCase& shape, int heads, int dim, int64_t page_bytes) {
+  PlaneShape plane{.page_stride_bytes = page_bytes, .num_heads = heads, .dim = dim};
+  plane.token_stride_bytes = shape.token_major ? int64_t{heads} * dim * 2 : dim * 2;
+  plane.head_stride_bytes =
+      shape.token_major ? int64_t{dim} * 2 : int64_t{shape.page_tokens} * dim * 2;
+  return plane;
+}
+
+}  // namespace
+
+void CheckCuda(cudaError_t status, const char* what) {
+  FATHOM_CHECK(status == cudaSuccess, "{}: {}", what, cudaGetErrorString(status));
+}
+
+AttentionErrors Compare(const ReferenceResult& want, const std::vector<int64_t>& index,
+                        const std::vector<uint16_t>& out, const std::vector<float>& lse,
+                        int dim_v) {
+  AttentionErrors errors{.finite = true};
+  double difference = 0;
+  double norm = 0;
+  for (size_t i = 0; i < index.size(); ++i) {
+    const auto row = static_cast<size_t>(index[i]);
+    for (size_t d = 0; d < static_cast<size_t>(dim_v); ++d) {
+      const double expected = want.out[i * static_cast<size_t>(dim_v) + d];
+      const double value = Bf16ToF32(out[row * static_cast<size_t>(dim_v) + d]);
+      if (!std::isfinite(value)) errors.finite = false;
+      difference += (value - expected) * (value - expected);
+      norm += expected * expected;
+    }
+    if (want.lse[i] == lse[row]) continue;  // also -inf
+    const double gap = std::abs(double{want.lse[i]} - lse[row]);
+    errors.lse =
+        std::isfinite(gap) ? std::max(errors.lse, gap) : std::numeric_limits<double>::infinity();
+  }
+  errors.out = norm == 0 ? std::sqrt(difference) : std::sqrt(difference / norm);
+  return errors;
+}
+
+ops::GpuLimits QueryGpu() {
+  cudaDeviceProp properties;
+  CheckCuda(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
+  return {.compute_major = properties.major,
+          .compute_minor = properties.minor,
+          .num_sms = properties.multiProcessorCount,
+          .shared_bytes_per_block = static_cast<int64_t>(properties.sharedMemPerBlockOptin)};
+}
+
+struct DecodeRun::State {
+  DecodeCase shape;
+  ops::DecodeAttentionPlan plan;
+  kernels::cuda::DecodeParams params;
+  std::vector<int32_t> query_starts{0};
+  std::vector<int32_t> page_table;
+  int table_stride = 0;
+  int max_kv = 0;
+  int num_tokens = 0;
+  PlaneShape plane[2];
+  Buffer cache, q, q_split, out, lse, table, lengths, starts, workspace;
+
+  ReferenceInputs Inputs() const {
+    ReferenceInputs in;
+    in.q = q.As<void>();
+    for (int i = 0; i < 2; ++i) {
+      in.base[i] = params.plane[i].base;
+      in.plane[i] = plane[i];
+    }
+    in.latent = IsLatent(shape);
+    in.page_table = table.As<int32_t>();
+    in.table_stride = table_stride;
+    in.page_tokens = shape.page_tokens;
+    in.kv_lengths = lengths.As<int32_t>();
+    in.query_starts = starts.As<int32_t>();
+    in.max_kv_tokens = max_kv;
+    in.num_heads = shape.num_heads;
+    in.group = shape.num_heads / shape.num_kv_heads;
+    in.dim_qk = shape.dim_qk;
+    in.dim_v = shape.dim_v;
+    in.scale = params.scale;
+    return in;
+  }
+
+  // Every row, in the output's order.
+  std::vector<QueryRow> Rows() const {
+    std::vector<QueryRow> rows;
+    for (size_t b = 0; b + 1 < query_starts.size(); ++b) {
+      for (int j = 0; j < query_starts[b + 1] - query_starts[b]; ++j) {
+        for (int h = 0; h < shape.num_heads; ++h) {
+          rows.push_back({static_cast<int32_t>(b), j, h});
+        }
+      }
+    }
+    return rows;
+  }
+
+  AttentionErrors CompareAll(const ReferenceResult& want) const {
+    std::vector<int64_t> index(want.lse.size());
+    std::iota(index.begin(), index.end(), 0);
+    return Compare(want, index, out.Read<uint16_t>(), lse.Read<float>(), shape.dim_v);
+  }
+};
+
+DecodeRun::DecodeRun(DecodeCase shape, const ops::DecodeAttentionOptions& options,
+                     const ops::GpuLimits& gpu)
+    : state_(std::make_unique<State>()) {
+  State& s = *state_;
+  s.shape = std::move(shape);
+  const DecodeCase& c = s.shape;
+  const int count = static_cast<int>(c.kv_lengths.size());
+  int max_queries = 1;
+  for (int i = 0; i < count; ++i) {
+    const int queries = c.query_tokens.empty() ? 1 : c.query_tokens[static_cast<size_t>(i)];
+    max_queries = std::max(max_queries, queries);
+    s.query_starts.push_back(s.query_starts.back() + queries);
+  }
+  s.num_tokens = s.query_starts.back();
+  s.max_kv = *std::max_element(c.kv_lengths.begin(), c.kv_lengths.end());
+
+  const auto plan = ops::PlanDecodeAttention({.num_sequences = count,
+                                              .max_query_tokens = max_queries,
+                                              .num_heads = c.num_heads,
+                                              .num_kv_heads = c.num_kv_heads,
+                                              .head_dim_qk = c.dim_qk,
+                                              .head_dim_v = c.dim_v,
+                                              .page_tokens = c.page_tokens,
+                                              .max_kv_tokens = std::max(s.max_kv, 1)},
+                                             options, gpu);
+  FATHOM_CHECK(plan.has_value(), "{}", plan.error().message);
+  s.plan = *plan;
+
+  // Pages in a scrambled order; every table entry past a sequence's end is poison.
+  s.table_stride = std::max(1, (s.max_kv + c.page_tokens - 1) / c.page_tokens) + 3;
+  s.page_table.assign(static_cast<size_t>(s.table_stride) * count, kPoisonPage);
+  int64_t pages = 0;
+  for (const int32_t length : c.kv_lengths) pages += (length + c.page_tokens - 1) / c.page_tokens;
+  const int64_t num_pages = pages + 3;
+  int64_t step = 7919;
+  while (std::gcd(step, num_pages) != 1) ++step;
+  int64_t next = 1;
+  for (int b = 0; b < count; ++b) {
+    const int n = (c.kv_lengths[static_cast<size_t>(b)] + c.page_tokens - 1) / c.page_tokens;
+    for (int i = 0; i < n; ++i) {
+      s.page_table[static_cast<size_t>(b) * s.table_stride + i] = static_cast<int32_t>(next);
+      next = (next + step) % num_pages;
+    }
+  }
+
+  const int first_dim = IsLatent(c) ? c.dim_v : c.dim_qk;
+  const int second_dim = IsLatent(c) ? c.dim_qk - c.dim_v : c.dim_v;
+  const int64_t first_bytes = int64_t{c.page_tokens} * c.num_kv_heads * first_dim * 2;
+  const int64_t page_bytes = first_bytes + int64_t{c.page_tokens} * c.num_kv_heads * second_dim * 2;
+  s.plane[0] = MakePlane(c, c.num_kv_heads, first_dim, page_bytes);
+  s.plane[1] = MakePlane(c, c.num_kv_heads, second_dim, page_bytes);
+
+  s.cache = Buffer(num_pages * page_bytes);
+  s.cache.Fill(0xff);  // NaN
+  s.table = Buffer(s.page_table);
+  s.lengths = Buffer(c.kv_lengths);
+  s.starts = Buffer(s.query_starts);
+  const int64_t q_rows = int64_t{s.num_tokens} * c.num_heads;
+  s.q = Buffer(q_rows * c.dim_qk * 2);
+  s.out = Buffer(q_rows * c.dim_v * 2);
+  s.lse = Buffer(q_rows * 4);
+  s.workspace = Buffer(s.plan.workspace_bytes);
+  s.workspace.Fill(0xff);
+  CheckCuda(cudaMemset(s.workspace.As<void>(), 0, static_cast<size_t>(s.plan.zeroed_bytes)),
+            "zero arrivals");
+
+  auto& p = s.params;
+  auto* base = s.cache.As<char>();
+  for (int i = 0; i < 2; ++i) {
+    p.plane[i] = {base + (i == 0 ? 0 : first_bytes), s.plane[i].page_stride_bytes,
+                  s.plane[i].token_stride_bytes, s.plane[i].head_stride_bytes};
+    FillPlane(base + (i == 0 ? 0 : first_bytes), s.plane[i], s.table.As<int32_t>(), s.table_stride,
+              c.page_tokens, s.lengths.As<int32_t>(), count, s.max_kv, 1.f,
+              static_cast<uint32_t>(17 + i));
+  }
+  FillRandom(s.q.As<void>(), q_rows * c.dim_qk, c.logit_scale * 3.f, 5);
+  p.q = s.q.As<void>();
+  p.q_token_stride = int64_t{c.num_heads} * c.dim_qk;
+  p.q_head_stride = c.dim_qk;
+  if (IsLatent(c)) {
+    p.q_pe = s.q.As<uint16_t>() + c.dim_v;
+    p.q_pe_token_stride = p.q_token_stride;
+    p.q_pe_head_stride = p.q_head_stride;
+  }
+  p.num_pages = num_pages;
+  p.page_table = s.table.As<int32_t>();
+  p.page_table_stride = s.table_stride;
+  p.kv_lengths = s.lengths.As<int32_t>();
+  p.query_starts = s.starts.As<int32_t>();
+  p.out = s.out.As<void>();
+  p.out_token_stride = int64_t{c.num_heads} * c.dim_v;
+  p.out_head_stride = c.dim_v;
+  p.lse = s.lse.As<float>();
+  p.scale = 1.f / std::sqrt(static_cast<float>(IsLatent(c) ? 192 : c.dim_qk));
+  ops::BindDecodeWorkspace(s.plan, s.workspace.As<void>(), &p);
+  const Status legal = ops::CheckDecodeParams(s.plan, p);
+  FATHOM_CHECK(legal.has_value(), "{}", legal.error().message);
+  CheckCuda(cudaDeviceSynchronize(), "fill");
+}
+
+DecodeRun::~DecodeRun() = default;
+
+const ops::DecodeAttentionPlan& DecodeRun::plan() const { return state_->plan; }
+
+void DecodeRun::Prepare() {
+  CheckCuda(kernels::cuda::PrepareDecode(state_->params, nullptr), "PrepareDecode");
+  CheckCuda(cudaDeviceSynchronize(), "PrepareDecode");
+}
+
+void DecodeRun::Run() {
+  state_->out.Fill(0xff);
+  state_->lse.Fill(0xff);
+  CheckCuda(kernels::cuda::RunDecodeSm90(state_->shape.dim_qk, state_->shape.dim_v,
+                                         state_->plan.rows, state_->params, nullptr),
+            "RunDecodeSm90");
+  CheckCuda(cudaDeviceSynchronize(), "RunDecodeSm90");
+}
+
+std::vector<uint16_t> DecodeRun::Output() { return state_->out.Read<uint16_t>(); }
+
+AttentionErrors DecodeRun::CompareFloat32() {
+  return state_->CompareAll(Reference(state_->Inputs(), state_->Rows()));
+}
+
+AttentionErrors DecodeRun::CompareFloat64() {
+  const State& s = *state_;
+  const auto cache = s.cache.Read<uint16_t>();
+  const auto q = s.q.Read<uint16_t>();
+  const int group = s.shape.num_heads / s.shape.num_kv_heads;
+  const bool latent = IsLatent(s.shape);
+  const auto* base = s.cache.As<char>();
+  const auto row = [&](int plane, int b, int token, int head) {
+    const int64_t page =
+        s.page_table[static_cast<size_t>(b) * s.table_stride + token / s.shape.page_tokens];
+    const int64_t offset = static_cast<const char*>(s.params.plane[plane].base) - base +
+                           page * s.plane[plane].page_stride_bytes +
+                           token % s.shape.page_tokens * s.plane[plane].token_stride_bytes +
+                           head * s.plane[plane].head_stride_bytes;
+    return cache.data() + offset / 2;
+  };
+  const size_t rows = static_cast<size_t>(s.num_tokens) * s.shape.num_heads;
+  ReferenceResult want;
+  want.out.resize(rows * s.shape.dim_v);
+  want.lse.assign(rows, -INFINITY);
+  for (size_t b = 0; b + 1 < s.query_starts.size(); ++b) {
+    const int queries = s.query_starts[b + 1] - s.query_starts[b];
+    for (int j = 0; j < queries; ++j) {
+      const int visible = s.shape.kv_lengths[b] - (queries - 1 - j);
+      if (visible <= 0) continue;
+      for (int h = 0; h < s.shape.num_heads; ++h) {
+        const size_t r = static_cast<size_t>(s.query_starts[b] + j) * s.shape.num_heads + h;
+        const int kv_head = h / group;
+        std::vector<double> scores(static_cast<size_t>(visible));
+        const int first = latent ? s.shape.dim_v : s.shape.dim_qk;
+        for (int t = 0; t < visible; ++t) {
+          double sum = 0;
+          const uint16_t* k = row(0, static_cast<int>(b), t, kv_head);
+          const uint16_t* pe = row(1, static_cast<int>(b), t, kv_head);
+          for (int d = 0; d < s.shape.dim_qk; ++d) {
+            sum += double{Bf16ToF32(q[r * s.shape.dim_qk + d])} *
+                   Bf16ToF32(d < first ? k[d] : pe[d - first]);
+          }
+          scores[static_cast<size_t>(t)] = sum * s.params.scale;
+        }
+        const double peak = *std::max_element(scores.begin(), scores.end());
+        double sum = 0;
+        for (double& score : scores) sum += score = std::exp(score - peak);
+        want.lse[r] = static_cast<float>(peak + std::log(sum));
+        for (int d = 0; d < s.shape.dim_v; ++d) {
+          double total = 0;
+          for (int t = 0; t < visible; ++t) {
+            total += scores[static_cast<size_t>(t)] *
+                     Bf16ToF32(row(latent ? 0 : 1, static_cast<int>(b), t, kv_head)[d]);
+          }
+          want.out[r * s.shape.dim_v + d] = static_cast<float>(total / sum);
+        }
+      }
+    }
+  }
+  return s.CompareAll(want);
+}
+
+bool DecodeRun::ScheduleMatchesHost() {
+  namespace cuda = kernels::cuda;
+  const State& s = *state_;
+  const int count = static_cast<int>(s.shape.kv_lengths.size());
+  std::vector<int32_t> tiles{0};
+  std::vector<int32_t> segments{0};
+  for (const int32_t length : s.shape.kv_lengths) {
+    tiles.push_back(tiles.back() + cuda::DecodeTiles(length));
+    segments.push_back(segments.back() + cuda::DecodeSegments(s.plan.split, length));
+  }
+  const auto& lengths = s.shape.kv_lengths;
+  const bool equal = std::all_of(lengths.begin(), lengths.end(), [&](int32_t length) {
+    return cuda::DecodeTiles(length) == cuda::DecodeTiles(lengths[0]);
+  });
+  const int used = cuda::DecodeUsedParts(tiles.back(), count, equal, s.plan.num_parts);
+  std::vector<cuda::DecodePart> parts(static_cast<size_t>(s.plan.num_parts));
+  CheckCuda(cudaMemcpy(parts.data(), s.params.parts, parts.size() * sizeof(parts[0]),
+                       cudaMemcpyDeviceToHost),
+            "read parts");
+  for (int i = 0; i < s.plan.num_parts; ++i) {
+    const cuda::DecodePart want =
+        cuda::MakeDecodePart(s.plan.split, tiles.data(), segments.data(), s.shape.kv_lengths.data(),
+                             s.query_starts.data(), count, used, i);
+    const cuda::DecodePart& got = parts[static_cast<size_t>(i)];
+    if (want.sequence != got.sequence || want.tile != got.tile || want.num_tiles != got.num_tiles ||
+        want.slot != got.slot || want.kv_tokens != got.kv_tokens) {
+      return false;
+    }
+  }
+  return true;
+}
+
+double DecodeRun::TimeUs(int repeats, L2 state) {
+  return TimeCold(
+      [this](cudaStream_t stream) {
+        CheckCuda(kernels::cuda::RunDecodeSm90(state_->shape.dim_qk, state_->shape.dim_v,
+                                               state_->plan.rows, state_->params, stream),
+                  "RunDecodeSm90");
+      },
+      repeats, state);
+}
+
+double DecodeRun::CacheBytes() const {
+  const DecodeCase& c = state_->shape;
+  const double tokens = std::accumulate(c.kv_lengths.begin(), c.kv_lengths.end(), 0.0);
+  return tokens * c.num_kv_heads * 2 * (IsLatent(c) ? c.dim_qk : c.dim_qk + c.dim_v);
+}
+
+double DecodeRun::Flops() const {
+  const DecodeCase& c = state_->shape;
+  double pairs = 0;
+  for (size_t b = 0; b < c.kv_lengths.size(); ++b) {
+    const int queries = state_->query_starts[b + 1] - state_->query_starts[b];
+    for (int j = 0; j < queries; ++j) pairs += std::max(0, c.kv_lengths[b] - (queries - 1 - j));
+  }
+  return 2 * pairs * c.num_heads * (c.dim_qk + c.dim_v);
+}
+
+}  // namespace fathom::bench

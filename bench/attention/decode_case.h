@@ -1,0 +1,50 @@
+#pragma once
+// One decode shape: its inputs on the device, poisoned where nothing may read, a run of Fathom's
+// kernels, and how far the result is from the references.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device.h"
+#include "ops/cuda/decode_attention.h"
+
+namespace fathom::bench {
+
+struct DecodeCase {
+  std::string name;
+  int num_heads = 0;
+  int num_kv_heads = 0;
+  int dim_qk = 0;
+  int dim_v = 0;
+  int page_tokens = 64;
+  std::vector<int32_t> kv_lengths;
+  std::vector<int32_t> query_tokens;  // empty: one each
+  float logit_scale = 1;              // multiplies the queries
+  bool token_major = true;            // [page, token, head, dim], else [page, head, token, dim]
+};
+
+class DecodeRun {
+ public:
+  DecodeRun(DecodeCase shape, const ops::DecodeAttentionOptions& options,
+            const ops::GpuLimits& gpu);
+  ~DecodeRun();
+
+  const ops::DecodeAttentionPlan& plan() const;
+  void Prepare();
+  void Run();
+  std::vector<uint16_t> Output();        // bf16 bits [num_tokens, num_heads, dim_v]
+  AttentionErrors CompareFloat32();      // naive kernel on the GPU
+  AttentionErrors CompareFloat64();      // on the host; small shapes
+  bool ScheduleMatchesHost();            // Prepare's tables are those of decode_schedule.h
+  double TimeUs(int repeats, L2 state);  // Run alone
+  double CacheBytes() const;             // keys and values that must be read
+  double Flops() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+ops::GpuLimits QueryGpu();
+
+}  // namespace fathom::bench

@@ -1,0 +1,227 @@
+#include <cuda_bf16.h>
+
+#include <algorithm>
+
+#include "device.h"
+
+namespace fathom::bench {
+namespace {
+
+__device__ float Noise(uint64_t index, uint32_t seed) {
+  uint64_t x = index * 0x9e3779b97f4a7c15ull + seed * 0xbf58476d1ce4e5b9ull + 0x94d049bb133111ebull;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  x ^= x >> 31;
+  return static_cast<float>(static_cast<uint32_t>(x >> 32)) * (2.f / 4294967296.f) - 1.f;
+}
+
+__device__ __nv_bfloat16* Row(const void* base, const PlaneShape& plane, const int32_t* page_table,
+                              int table_stride, int page_tokens, int sequence, int token,
+                              int head) {
+  const int64_t page = page_table[int64_t{sequence} * table_stride + token / page_tokens];
+  return reinterpret_cast<__nv_bfloat16*>(
+      const_cast<char*>(static_cast<const char*>(base)) + page * plane.page_stride_bytes +
+      token % page_tokens * plane.token_stride_bytes + head * plane.head_stride_bytes);
+}
+
+__device__ const __nv_bfloat16* Row(const ReferenceInputs& in, int plane, int sequence, int token,
+                                    int head) {
+  if (in.page_table != nullptr) {
+    return Row(in.base[plane], in.plane[plane], in.page_table, in.table_stride, in.page_tokens,
+               sequence, token, head);
+  }
+  return reinterpret_cast<const __nv_bfloat16*>(static_cast<const char*>(in.base[plane]) +
+                                                (int64_t{in.kv_starts[sequence]} + token) *
+                                                    in.plane[plane].token_stride_bytes +
+                                                head * in.plane[plane].head_stride_bytes);
+}
+
+__global__ void FillPlaneKernel(void* base, PlaneShape plane, const int32_t* page_table,
+                                int table_stride, int page_tokens, const int32_t* kv_lengths,
+                                float scale, uint32_t seed) {
+  const int sequence = static_cast<int>(blockIdx.y);
+  const int token = static_cast<int>(blockIdx.x);
+  if (token >= kv_lengths[sequence]) return;
+  for (int i = static_cast<int>(threadIdx.x); i < plane.num_heads * plane.dim; i += blockDim.x) {
+    __nv_bfloat16* row =
+        Row(base, plane, page_table, table_stride, page_tokens, sequence, token, i / plane.dim);
+    const uint64_t index =
+        (uint64_t{blockIdx.y} << 40) + uint64_t{blockIdx.x} * plane.num_heads * plane.dim + i;
+    row[i % plane.dim] = __float2bfloat16_rn(scale * Noise(index, seed));
+  }
+}
+
+__global__ void FillRandomKernel(__nv_bfloat16* data, int64_t elements, float scale,
+                                 uint32_t seed) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < elements) data[i] = __float2bfloat16_rn(scale * Noise(static_cast<uint64_t>(i), seed));
+}
+
+__global__ void EmptyKernel() {}
+
+__global__ void ReadKernel(const uint4* data, int64_t count) {
+  uint32_t any = 0;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * blockDim.x) {
+    const uint4 v = __ldcg(data + i);
+    any |= v.x | v.y | v.z | v.w;
+  }
+  if (any == 0x12345678) __trap();  // keeps the loads
+}
+
+__device__ int Visible(const ReferenceInputs& in, const QueryRow& row) {
+  const int queries = in.query_starts[row.sequence + 1] - in.query_starts[row.sequence];
+  const int kv_tokens = in.kv_lengths[row.sequence];
+  return in.causal ? kv_tokens - (queries - 1 - row.token) : kv_tokens;
+}
+
+// scores [rows, max_kv_tokens]; one warp a key.
+__global__ void ScoresKernel(ReferenceInputs in, const QueryRow* rows, float* scores) {
+  const QueryRow row = rows[blockIdx.y];
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const auto* q =
+      static_cast<const __nv_bfloat16*>(in.q) +
+      (int64_t{in.query_starts[row.sequence] + row.token} * in.num_heads + row.head) * in.dim_qk;
+  const int kv_head = row.head / in.group;
+  const int visible = Visible(in, row);
+  const int first = in.latent ? in.dim_v : in.dim_qk;  // elements of plane 0
+  for (int key = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) / 32; key < visible;
+       key += static_cast<int>(gridDim.x * blockDim.x) / 32) {
+    const __nv_bfloat16* k = Row(in, 0, row.sequence, key, kv_head);
+    float sum = 0;
+    for (int i = lane; i < first; i += 32) sum += __bfloat162float(q[i]) * __bfloat162float(k[i]);
+    if (in.latent) {
+      k = Row(in, 1, row.sequence, key, 0);
+      for (int i = lane; i < in.dim_qk - first; i += 32) {
+        sum += __bfloat162float(q[first + i]) * __bfloat162float(k[i]);
+      }
+    }
+    for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+    if (lane == 0) scores[int64_t{blockIdx.y} * in.max_kv_tokens + key] = sum * in.scale;
+  }
+}
+
+__device__ float BlockReduce(float value, bool maximum) {
+  __shared__ float parts[32];
+  for (int offset = 16; offset > 0; offset /= 2) {
+    const float other = __shfl_xor_sync(~0u, value, offset);
+    value = maximum ? fmaxf(value, other) : value + other;
+  }
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = parts[0];
+  for (int i = 1; i < static_cast<int>(blockDim.x) / 32; ++i) {
+    value = maximum ? fmaxf(value, parts[i]) : value + parts[i];
+  }
+  return value;
+}
+
+// One block a row: softmax in place, then the weighted sum of values.
+__global__ void ValuesKernel(ReferenceInputs in, const QueryRow* rows, float* scores, float* out,
+                             float* lse) {
+  const QueryRow row = rows[blockIdx.x];
+  const int visible = Visible(in, row);
+  float* p = scores + int64_t{blockIdx.x} * in.max_kv_tokens;
+  float peak = -INFINITY;
+  for (int i = static_cast<int>(threadIdx.x); i < visible; i += blockDim.x) {
+    peak = fmaxf(peak, p[i]);
+  }
+  peak = BlockReduce(peak, true);
+  float sum = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < visible; i += blockDim.x) {
+    p[i] = expf(p[i] - peak);
+    sum += p[i];
+  }
+  sum = BlockReduce(sum, false);
+  __syncthreads();
+  if (threadIdx.x == 0) lse[blockIdx.x] = visible > 0 ? peak + logf(sum) : -INFINITY;
+  for (int d = static_cast<int>(threadIdx.x); d < in.dim_v; d += blockDim.x) {
+    float total = 0;
+    for (int key = 0; key < visible; ++key) {
+      total += p[key] * __bfloat162float(
+                            Row(in, in.latent ? 0 : 1, row.sequence, key, row.head / in.group)[d]);
+    }
+    out[int64_t{blockIdx.x} * in.dim_v + d] = visible > 0 ? total / sum : 0.f;
+  }
+}
+
+}  // namespace
+
+double TimeCold(const std::function<void(cudaStream_t)>& work, int repeats, L2 state) {
+  constexpr int64_t kFlushBytes = int64_t{256} << 20;
+  static const Buffer flush(kFlushBytes);
+  static const Buffer clean(kFlushBytes);
+  cudaStream_t stream;
+  CheckCuda(cudaStreamCreate(&stream), "cudaStreamCreate");
+  work(stream);  // loads the module
+  CheckCuda(cudaStreamSynchronize(stream), "first run");
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  CheckCuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
+  work(stream);
+  CheckCuda(cudaStreamEndCapture(stream, &graph), "end capture");
+  CheckCuda(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
+  cudaEvent_t start, stop;
+  cudaEventCreate(&start);
+  cudaEventCreate(&stop);
+  std::vector<double> times;
+  for (int i = -2; i < repeats; ++i) {
+    CheckCuda(cudaMemsetAsync(flush.As<void>(), i & 0xff, kFlushBytes, stream), "flush");
+    if (state == L2::kClean) {
+      ReadKernel<<<1024, 256, 0, stream>>>(clean.As<uint4>(), kFlushBytes / 16);
+    }
+    cudaEventRecord(start, stream);
+    CheckCuda(cudaGraphLaunch(exec, stream), "graph");
+    cudaEventRecord(stop, stream);
+    CheckCuda(cudaStreamSynchronize(stream), "replay");
+    float ms = 0;
+    cudaEventElapsedTime(&ms, start, stop);
+    if (i >= 0) times.push_back(ms * 1e3);
+  }
+  cudaEventDestroy(start);
+  cudaEventDestroy(stop);
+  cudaGraphExecDestroy(exec);
+  cudaGraphDestroy(graph);
+  cudaStreamDestroy(stream);
+  std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
+  return times[times.size() / 2];
+}
+
+void FillPlane(void* base, const PlaneShape& plane, const int32_t* page_table, int table_stride,
+               int page_tokens, const int32_t* kv_lengths, int num_sequences, int max_kv_tokens,
+               float scale, uint32_t seed) {
+  if (max_kv_tokens == 0) return;
+  FillPlaneKernel<<<dim3(max_kv_tokens, num_sequences), 256>>>(
+      base, plane, page_table, table_stride, page_tokens, kv_lengths, scale, seed);
+  CheckCuda(cudaGetLastError(), "FillPlane");
+}
+
+void LaunchEmpty(cudaStream_t stream) { EmptyKernel<<<1, 32, 0, stream>>>(); }
+
+void FillRandom(void* data, int64_t elements, float scale, uint32_t seed) {
+  FillRandomKernel<<<static_cast<unsigned>((elements + 255) / 256), 256>>>(
+      static_cast<__nv_bfloat16*>(data), elements, scale, seed);
+  CheckCuda(cudaGetLastError(), "FillRandom");
+}
+
+ReferenceResult Reference(const ReferenceInputs& in, const std::vector<QueryRow>& rows) {
+  const auto count = static_cast<unsigned>(rows.size());
+  const Buffer list(rows);
+  const Buffer scores(int64_t{count} * std::max(in.max_kv_tokens, 1) * 4);
+  const Buffer out(int64_t{count} * in.dim_v * 4);
+  const Buffer lse(int64_t{count} * 4);
+  const auto chunks = static_cast<unsigned>(std::clamp(in.max_kv_tokens / 64, 1, 256));
+  // Rows in the y dimension are limited to 65535 a launch.
+  for (unsigned first = 0; first < count; first += 65535) {
+    ScoresKernel<<<dim3(chunks, std::min(count - first, 65535u)), 128>>>(
+        in, list.As<QueryRow>() + first, scores.As<float>() + int64_t{first} * in.max_kv_tokens);
+  }
+  ValuesKernel<<<count, std::min(in.dim_v, 512)>>>(in, list.As<QueryRow>(), scores.As<float>(),
+                                                   out.As<float>(), lse.As<float>());
+  CheckCuda(cudaGetLastError(), "Reference");
+  CheckCuda(cudaDeviceSynchronize(), "Reference");
+  return {out.Read<float>(), lse.Read<float>()};
+}
+
+}  // namespace fathom::bench

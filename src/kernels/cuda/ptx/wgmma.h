@@ -1,0 +1,136 @@
+#pragma once
+// Warpgroup matrix multiply (sm_90a), bf16 operands, float32 accumulators.
+//
+// Accumulator of m64nN: warp w of the group holds rows 16w + lane/4 and +8; register 4j + {0, 1}
+// columns 8j + 2(lane % 4) + {0, 1} of the first row, 4j + {2, 3} those of the second.
+#include <cstdint>
+
+namespace fathom::kernels::cuda::ptx {
+
+enum class Major : int { kK = 0, kMn = 1 };  // which dimension of an operand is contiguous
+
+// Descriptor of an operand in 128-byte-swizzled shared memory: atoms of 8 rows x 128 bytes, 1024
+// bytes apart. K-major: a row is 64 k of one m or n; 32 bytes further is the next 16 k. MN-major: a
+// row is 64 m or n of one k; 2048 bytes further is the next 16 k, and `mn_stride` bytes further the
+// next 64 m or n.
+__device__ __forceinline__ uint64_t Descriptor(uint32_t shared_address, uint32_t mn_stride = 16) {
+  constexpr uint64_t kSwizzle128 = 1ull << 62;
+  constexpr uint64_t kAtomStride = 1024 >> 4;
+  return kSwizzle128 | kAtomStride << 32 | static_cast<uint64_t>(mn_stride >> 4) << 16 |
+         (shared_address & 0x3ffff) >> 4;
+}
+// The same operand `bytes` further on.
+__device__ __forceinline__ uint64_t Advance(uint64_t descriptor, uint32_t bytes) {
+  return descriptor + (bytes >> 4);
+}
+
+// Orders register accesses before the wgmma that follow.
+__device__ __forceinline__ void WgmmaFence() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void WgmmaCommit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// Returns when at most kPending groups are still running.
+template <int kPending>
+__device__ __forceinline__ void WgmmaWait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+// Keeps the compiler from moving uses of accumulators across a wait.
+template <int kCount>
+__device__ __forceinline__ void WgmmaFenceRegisters(float (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+#define FATHOM_ACC4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define FATHOM_ACC16(d, i) \
+  FATHOM_ACC4(d, i), FATHOM_ACC4(d, i + 4), FATHOM_ACC4(d, i + 8), FATHOM_ACC4(d, i + 12)
+#define FATHOM_REGS16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define FATHOM_REGS32 \
+  FATHOM_REGS16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define FATHOM_REGS64                                                                \
+  FATHOM_REGS32                                                                      \
+  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51" \
+  ",%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+
+// d[N/2] (+)= A B, both in shared memory. `accumulate` false overwrites d.
+template <int kN, Major kMajorA, Major kMajorB>
+__device__ __forceinline__ void WgmmaSS(float (&d)[kN / 2], uint64_t a, uint64_t b,
+                                        bool accumulate) {
+  static_assert(kN == 8 || kN == 16 || kN == 32 || kN == 64 || kN == 128);
+  if constexpr (kN == 8) {
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %6, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3},"
+        " %4, %5, p, 1, 1, %7, %8;}\n"
+        : FATHOM_ACC4(d, 0)
+        : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(static_cast<int>(kMajorA)),
+          "n"(static_cast<int>(kMajorB)));
+  } else if constexpr (kN == 16) {
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %10, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7},"
+        " %8, %9, p, 1, 1, %11, %12;}\n"
+        : FATHOM_ACC4(d, 0), FATHOM_ACC4(d, 4)
+        : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(static_cast<int>(kMajorA)),
+          "n"(static_cast<int>(kMajorB)));
+  } else if constexpr (kN == 32) {
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %18, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" FATHOM_REGS16
+        "}, %16, %17, p, 1, 1, %19, %20;}\n"
+        : FATHOM_ACC16(d, 0)
+        : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(static_cast<int>(kMajorA)),
+          "n"(static_cast<int>(kMajorB)));
+  } else if constexpr (kN == 64) {
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %34, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" FATHOM_REGS32
+        "}, %32, %33, p, 1, 1, %35, %36;}\n"
+        : FATHOM_ACC16(d, 0), FATHOM_ACC16(d, 16)
+        : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(static_cast<int>(kMajorA)),
+          "n"(static_cast<int>(kMajorB)));
+  } else {
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %66, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" FATHOM_REGS64
+        "}, %64, %65, p, 1, 1, %67, %68;}\n"
+        : FATHOM_ACC16(d, 0), FATHOM_ACC16(d, 16), FATHOM_ACC16(d, 32), FATHOM_ACC16(d, 48)
+        : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(static_cast<int>(kMajorA)),
+          "n"(static_cast<int>(kMajorB)));
+  }
+}
+
+// d[N/2] (+)= A B, A (64 x 16) in registers, B in shared memory.
+template <int kN, Major kMajorB>
+__device__ __forceinline__ void WgmmaRS(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b,
+                                        bool accumulate) {
+  static_assert(kN == 64 || kN == 128);
+  if constexpr (kN == 64) {
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" FATHOM_REGS32
+        "}, {%32,%33,%34,%35}, %36, p, 1, 1, %38;}\n"
+        : FATHOM_ACC16(d, 0), FATHOM_ACC16(d, 16)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)),
+          "n"(static_cast<int>(kMajorB)));
+  } else {
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %69, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" FATHOM_REGS64
+        "}, {%64,%65,%66,%67}, %68, p, 1, 1, %70;}\n"
+        : FATHOM_ACC16(d, 0), FATHOM_ACC16(d, 16), FATHOM_ACC16(d, 32), FATHOM_ACC16(d, 48)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)),
+          "n"(static_cast<int>(kMajorB)));
+  }
+}
+
+#undef FATHOM_ACC4
+#undef FATHOM_ACC16
+#undef FATHOM_REGS16
+#undef FATHOM_REGS32
+#undef FATHOM_REGS64
+
+}  // namespace fathom::kernels::cuda::ptx

@@ -1,0 +1,33 @@
+#pragma once
+// Compile-time shape of the sm_90a prefill kernels.
+#include <cstdint>
+
+namespace fathom::kernels::cuda::sm90 {
+
+template <int kDimQk_, int kDimV_, int kGroups_>
+struct PrefillConfig {
+  static constexpr int kDimQk = kDimQk_;
+  static constexpr int kDimV = kDimV_;
+  static constexpr int kGroups = kGroups_;  // consumer warpgroups, 64 query rows each
+  static constexpr int kRows = 64 * kGroups;
+  static constexpr int kKeys = 128;  // of a tile
+  static constexpr int kStages = 2;
+  static constexpr int kQkBlocks = kDimQk / 64;  // of 64 elements: one 128-byte swizzle row
+  static constexpr int kVBlocks = kDimV / 64;
+  static constexpr int kThreads = 128 * (kGroups + 1);
+  // Registers of a thread after setmaxnreg. Their sum may not exceed what the block was launched
+  // with (65536 / kThreads each, rounded down to 8), or the increase waits for ever.
+  static constexpr int kProducerRegisters = kGroups == 2 ? 40 : 32;
+  static constexpr int kConsumerRegisters = kGroups == 2 ? 232 : 160;
+
+  static constexpr int kQBytes = kQkBlocks * kRows * 128;
+  static constexpr int kKBytes = kQkBlocks * kKeys * 128;
+  static constexpr int kVBytes = kVBlocks * kKeys * 128;
+  static constexpr int kSmallBytes = 512 + kThreads * 4;  // barriers, work, per-thread words
+  static constexpr int kSharedBytes = 1024 + kQBytes + kStages * (kKBytes + kVBytes) + kSmallBytes;
+  static_assert(kSharedBytes <= 227 * 1024);
+  static_assert(128 * (kProducerRegisters + kGroups * kConsumerRegisters) <=
+                65536 / kThreads / 8 * 8 * kThreads);
+};
+
+}  // namespace fathom::kernels::cuda::sm90

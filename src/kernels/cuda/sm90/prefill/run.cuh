@@ -1,0 +1,34 @@
+#pragma once
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/sm90/prefill/kernel.cuh"
+#include "kernels/cuda/tensor_map.h"
+
+namespace fathom::kernels::cuda {
+
+template <int kDimQk, int kDimV, int kGroups>
+cudaError_t RunPrefillSm90(const PrefillParams& params, cudaStream_t stream) {
+  using Config = sm90::PrefillConfig<kDimQk, kDimV, kGroups>;
+  sm90::PrefillMaps maps;
+  const PagedPlane q = {params.q, 16, params.q_token_stride * 2, params.q_head_stride * 2};
+  const int box_tokens = params.page_table != nullptr && params.page_tokens < Config::kKeys
+                             ? static_cast<int>(params.page_tokens)
+                             : Config::kKeys;
+  cudaError_t status = MakePlaneMap(q, 1, params.num_heads, params.num_tokens, kDimQk, 64, &maps.q);
+  if (status == cudaSuccess) {
+    status = MakePlaneMap(params.k, params.num_pages, params.num_kv_heads, params.page_tokens,
+                          kDimQk, box_tokens, &maps.k);
+  }
+  if (status == cudaSuccess) {
+    status = MakePlaneMap(params.v, params.num_pages, params.num_kv_heads, params.page_tokens,
+                          kDimV, box_tokens, &maps.v);
+  }
+  if (status != cudaSuccess) return status;
+  const auto kernel = sm90::PrefillKernel<Config>;
+  static const cudaError_t configured = cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Config::kSharedBytes);
+  if (configured != cudaSuccess) return configured;
+  kernel<<<params.num_blocks, Config::kThreads, Config::kSharedBytes, stream>>>(params, maps);
+  return cudaGetLastError();
+}
+
+}  // namespace fathom::kernels::cuda

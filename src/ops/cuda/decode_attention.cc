@@ -1,0 +1,282 @@
+#include "ops/cuda/decode_attention.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "kernels/cuda/decode_schedule.h"
+#include "kernels/cuda/sm90/decode/config.h"
+
+namespace fathom::ops {
+namespace {
+
+namespace cuda = kernels::cuda;
+
+constexpr int kSpanTokens = 256;
+constexpr int64_t kAlignment = 256;  // of each array in the workspace
+
+// One family of instantiations: the row counts that exist and how many blocks share an SM.
+struct Kernel {
+  const char* name;
+  int dim_qk;
+  int dim_v;
+  int max_rows;
+  int blocks_per_sm;  // with fewer than wide_rows rows; one from there
+  int wide_rows;
+  int64_t shared_bytes;  // of the largest instantiation
+};
+
+constexpr std::array kKernels = {
+    Kernel{"gqa_d64", 64, 64, 64, 2, 64, cuda::sm90::DecodeConfig<64, 64, 64, false>::kSharedBytes},
+    Kernel{"gqa_d128", 128, 128, 64, 2, 64,
+           cuda::sm90::DecodeConfig<128, 128, 64, false>::kSharedBytes},
+    Kernel{"mla_576_512", 576, 512, 32, 1, 8,
+           cuda::sm90::DecodeConfig<576, 512, 32, true>::kSharedBytes},
+};
+
+int64_t Align(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+struct Layout {
+  int64_t arrivals, parts, part_pages, merges, prefix, partial_ml, partial_out, total;
+};
+
+Layout LayOut(const DecodeAttentionPlan& plan) {
+  const auto& shape = plan.shape;
+  const int64_t groups = int64_t{shape.num_kv_heads} * plan.row_tiles;
+  const int64_t partial_rows = int64_t{plan.num_slots} * groups * plan.rows;
+  Layout layout{};
+  int64_t at = 0;
+  const auto take = [&at](int64_t bytes) {
+    const int64_t start = at;
+    at += Align(bytes);
+    return start;
+  };
+  layout.arrivals = take(shape.num_sequences * groups * 4);
+  layout.parts = take(plan.num_parts * static_cast<int64_t>(sizeof(cuda::DecodePart)));
+  layout.part_pages = take(int64_t{plan.num_parts} * cuda::kDecodePartPages * 4);
+  layout.merges = take(shape.num_sequences * static_cast<int64_t>(sizeof(cuda::DecodeMerge)));
+  layout.prefix = take(2 * (int64_t{shape.num_sequences} + 1) * 4);
+  layout.partial_ml = take(partial_rows * 8);
+  layout.partial_out = take(partial_rows * shape.head_dim_v * 4);
+  layout.total = at;
+  return layout;
+}
+
+Status CheckShape(const DecodeAttentionShape& s) {
+  if (s.num_sequences < 1 || s.num_kv_heads < 1 || s.num_heads < 1 ||
+      s.num_heads % s.num_kv_heads != 0) {
+    return Err(Code::kInvalidArgument,
+               "decode attention: {} sequences, {} heads, {} kv heads: expected at least one of "
+               "each, and query heads a multiple of kv heads",
+               s.num_sequences, s.num_heads, s.num_kv_heads);
+  }
+  if (s.max_query_tokens < 1 || s.max_query_tokens > 8) {
+    return Err(Code::kInvalidArgument,
+               "decode attention: {} query tokens a sequence: expected 1 to 8; more take the "
+               "prefill path",
+               s.max_query_tokens);
+  }
+  if (s.page_tokens != 16 && s.page_tokens != 32 && s.page_tokens != 64 && s.page_tokens != 128) {
+    return Err(Code::kInvalidArgument, "decode attention: page size {}: expected 16, 32, 64 or 128",
+               s.page_tokens);
+  }
+  // Tiles of a whole batch are counted in 32 bits.
+  constexpr int64_t kMaxTotal = int64_t{std::numeric_limits<int32_t>::max()};
+  if (s.max_kv_tokens < 1 || int64_t{s.max_kv_tokens} * s.num_sequences > kMaxTotal * 16) {
+    return Err(Code::kInvalidArgument,
+               "decode attention: {} sequences of up to {} keys: expected at least 1 and at most "
+               "{} keys in all",
+               s.num_sequences, s.max_kv_tokens, kMaxTotal * 16);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<DecodeAttentionPlan> PlanDecodeAttention(const DecodeAttentionShape& shape,
+                                                const DecodeAttentionOptions& options,
+                                                const GpuLimits& gpu) {
+  FATHOM_TRY(CheckShape(shape));
+  const Kernel* chosen = nullptr;
+  std::string refused;
+  for (const Kernel& kernel : kKernels) {
+    std::string why;
+    if (shape.head_dim_qk != kernel.dim_qk || shape.head_dim_v != kernel.dim_v) {
+      why = fmt::format("head dims {}/{}", kernel.dim_qk, kernel.dim_v);
+    } else if (shape.dtype != DType::kBF16) {
+      why = fmt::format("dtype BF16 only, not {}", NameOf(shape.dtype));
+    } else if (gpu.compute_major != 9) {
+      why = fmt::format("needs compute capability 9.0, this GPU has {}.{}", gpu.compute_major,
+                        gpu.compute_minor);
+    } else if (gpu.shared_bytes_per_block < kernel.shared_bytes) {
+      why = fmt::format("needs {} bytes of shared memory a block, this GPU gives {}",
+                        kernel.shared_bytes, gpu.shared_bytes_per_block);
+    } else if (kernel.dim_qk > kernel.dim_v && shape.num_kv_heads != 1) {
+      why = fmt::format("latent cache has 1 kv head, not {}", shape.num_kv_heads);
+    } else {
+      chosen = &kernel;
+      break;
+    }
+    refused += fmt::format("{}{} ({})", refused.empty() ? "" : "; ", kernel.name, why);
+  }
+  if (chosen == nullptr) {
+    return Err(Code::kUnsupported, "decode attention, head dims {}/{}, {}: no kernel. Refused: {}",
+               shape.head_dim_qk, shape.head_dim_v, NameOf(shape.dtype), refused);
+  }
+
+  DecodeAttentionPlan plan;
+  plan.shape = shape;
+  const int group = shape.num_heads / shape.num_kv_heads;
+  const int rows = shape.max_query_tokens * group;
+  plan.rows = 8;
+  while (plan.rows < rows && plan.rows < chosen->max_rows) plan.rows *= 2;
+  plan.row_tiles = (rows + plan.rows - 1) / plan.rows;
+  const int groups = shape.num_kv_heads * plan.row_tiles;
+  const int blocks_per_sm = plan.rows >= chosen->wide_rows ? 1 : chosen->blocks_per_sm;
+  plan.num_parts = std::max(1, gpu.num_sms * blocks_per_sm * options.waves / groups);
+
+  const int max_tiles = cuda::DecodeTiles(shape.max_kv_tokens);
+  switch (options.reduction) {
+    case Reduction::kBalanced:
+      plan.split = {.min_segment_tiles = 1, .max_segments = 0};
+      break;
+    case Reduction::kBatchInvariant:
+      // As many segments as one sequence needs to fill the GPU alone; latent partials are large, so
+      // their segments may not be short.
+      plan.split = {.min_segment_tiles = kSpanTokens / cuda::kDecodeTileTokens,
+                    .max_segments = 32 * std::max(1, 8 / groups)};
+      break;
+    case Reduction::kSpans:
+      plan.split = {.min_segment_tiles = kSpanTokens / cuda::kDecodeTileTokens,
+                    .max_segments = std::numeric_limits<int32_t>::max()};
+      break;
+  }
+  plan.num_slots =
+      plan.split.max_segments == 0
+          ? plan.num_parts + shape.num_sequences
+          : shape.num_sequences *
+                std::min(plan.split.max_segments, max_tiles / plan.split.min_segment_tiles + 1);
+
+  // Merging inside costs one block's read of all of a sequence's partial results; a second kernel
+  // costs its start, but spreads the reads.
+  const int partials = plan.split.max_segments == 0 ? plan.num_parts / shape.num_sequences + 1
+                                                    : plan.num_slots / shape.num_sequences;
+  const int64_t partial_bytes =
+      int64_t{partials} * std::min(rows, plan.rows) * shape.head_dim_v * 4;
+  constexpr int64_t kInKernelBytes = 256 * 1024;
+  plan.merge_in_kernel =
+      options.merge == DecodeAttentionOptions::Merge::kInKernel ||
+      (options.merge == DecodeAttentionOptions::Merge::kAuto && partial_bytes <= kInKernelBytes);
+
+  constexpr int kWarpPartials = 8;
+  plan.merge_by_block = partials > kWarpPartials;
+
+  const Layout layout = LayOut(plan);
+  plan.zeroed_bytes = layout.parts;
+  plan.workspace_bytes = layout.total;
+  return plan;
+}
+
+std::string DecodeAttentionPlan::Describe() const {
+  return fmt::format(
+      "{} rows x {} row tiles, {} parts x {} kv heads, {} slots, segments {}, merge {}, workspace "
+      "{} bytes",
+      rows, row_tiles, num_parts, shape.num_kv_heads, num_slots,
+      split.max_segments == 0
+          ? std::string("balanced")
+          : fmt::format("of >= {} tokens, <= {}", split.min_segment_tiles * cuda::kDecodeTileTokens,
+                        split.max_segments),
+      merge_in_kernel ? "in kernel" : "second kernel", workspace_bytes);
+}
+
+void BindDecodeWorkspace(const DecodeAttentionPlan& plan, void* workspace,
+                         cuda::DecodeParams* params) {
+  const Layout layout = LayOut(plan);
+  auto* base = static_cast<char*>(workspace);
+  params->num_sequences = plan.shape.num_sequences;
+  params->num_kv_heads = plan.shape.num_kv_heads;
+  params->group = plan.shape.num_heads / plan.shape.num_kv_heads;
+  params->group_inverse = ((1 << cuda::kGroupInverseShift) + params->group - 1) / params->group;
+  params->max_query_tokens = plan.shape.max_query_tokens;
+  params->page_tokens = plan.shape.page_tokens;
+  params->split = plan.split;
+  params->num_parts = plan.num_parts;
+  params->row_tiles = plan.row_tiles;
+  params->merge_in_kernel = plan.merge_in_kernel;
+  params->merge_by_block = plan.merge_by_block;
+  params->keep_in_l2 = plan.row_tiles > 1;
+  params->arrivals = reinterpret_cast<int32_t*>(base + layout.arrivals);
+  params->parts = reinterpret_cast<cuda::DecodePart*>(base + layout.parts);
+  params->part_pages = reinterpret_cast<int32_t*>(base + layout.part_pages);
+  params->merges = reinterpret_cast<cuda::DecodeMerge*>(base + layout.merges);
+  params->prefix = reinterpret_cast<int32_t*>(base + layout.prefix);
+  params->partial_ml = reinterpret_cast<float*>(base + layout.partial_ml);
+  params->partial_out = reinterpret_cast<float*>(base + layout.partial_out);
+}
+
+Status CheckDecodeParams(const DecodeAttentionPlan& plan, const cuda::DecodeParams& params) {
+  const bool latent = plan.shape.head_dim_qk > plan.shape.head_dim_v;
+  const auto require = [](const char* name, const void* pointer, uintptr_t alignment) -> Status {
+    if (pointer == nullptr || reinterpret_cast<uintptr_t>(pointer) % alignment != 0) {
+      return Err(Code::kInvalidArgument,
+                 "decode attention: {} is {}: expected a {}-byte aligned "
+                 "device pointer",
+                 name, pointer, alignment);
+    }
+    return {};
+  };
+  FATHOM_TRY(require("q", params.q, 16));
+  if (latent) FATHOM_TRY(require("q_pe", params.q_pe, 16));
+  FATHOM_TRY(require("out", params.out, 8));
+  FATHOM_TRY(require("page_table", params.page_table, 4));
+  FATHOM_TRY(require("kv_lengths", params.kv_lengths, 4));
+  FATHOM_TRY(require("query_starts", params.query_starts, 4));
+  FATHOM_TRY(require("workspace", params.arrivals, kAlignment));
+  FATHOM_TRY(require("plane 0", params.plane[0].base, 16));
+  FATHOM_TRY(require("plane 1", params.plane[1].base, 16));
+  for (const cuda::PagedPlane& plane : params.plane) {
+    for (const int64_t stride :
+         {plane.page_stride_bytes, plane.token_stride_bytes, plane.head_stride_bytes}) {
+      if (stride <= 0 || stride % 16 != 0 || stride >= int64_t{1} << 40) {
+        return Err(Code::kInvalidArgument,
+                   "decode attention: cache stride of {} bytes: expected a positive multiple of 16 "
+                   "below 2^40",
+                   stride);
+      }
+    }
+  }
+  for (const int64_t stride : {params.q_token_stride, params.q_head_stride,
+                               params.q_pe_token_stride, params.q_pe_head_stride}) {
+    if (stride % 8 != 0) {
+      return Err(Code::kInvalidArgument,
+                 "decode attention: query stride of {} elements: expected a multiple of 8 (16 "
+                 "bytes)",
+                 stride);
+    }
+  }
+  if (params.out_token_stride % 4 != 0 || params.out_head_stride % 4 != 0) {
+    return Err(Code::kInvalidArgument,
+               "decode attention: output strides {} and {}: expected multiples of 4 elements",
+               params.out_token_stride, params.out_head_stride);
+  }
+  if (params.num_pages < 1 || params.num_pages >= std::numeric_limits<int32_t>::max()) {
+    return Err(Code::kInvalidArgument, "decode attention: {} pages: expected 1 to {}",
+               params.num_pages, std::numeric_limits<int32_t>::max() - 1);
+  }
+  const int64_t table_entries =
+      (int64_t{plan.shape.max_kv_tokens} + plan.shape.page_tokens - 1) / plan.shape.page_tokens;
+  if (params.page_table_stride < table_entries) {
+    return Err(Code::kInvalidArgument,
+               "decode attention: page table rows of {} entries: {} keys in pages of {} need {}",
+               params.page_table_stride, plan.shape.max_kv_tokens, plan.shape.page_tokens,
+               table_entries);
+  }
+  if (!(params.scale > 0) || !std::isfinite(params.scale)) {
+    return Err(Code::kInvalidArgument, "decode attention: scale {}: expected a positive number",
+               params.scale);
+  }
+  return {};
+}
+
+}  // namespace fathom::ops

@@ -1,0 +1,80 @@
+#pragma once
+// Decode attention on CUDA: plans and argument checks. Pure host code that needs no CUDA toolkit;
+// the kernels are in kernels/cuda (launch.h).
+//
+//   Plan     once for a static shape: kernel, grid, how keys are divided, workspace.
+//   Prepare  once a step: lengths and page tables on the device become the parts' schedule.
+//   Run      once a layer.
+#include <cstdint>
+#include <string>
+
+#include "base/dtype.h"
+#include "base/result.h"
+#include "kernels/cuda/decode_params.h"
+
+namespace fathom::ops {
+
+struct GpuLimits {
+  int compute_major = 0;
+  int compute_minor = 0;
+  int num_sms = 0;
+  int64_t shared_bytes_per_block = 0;  // the opt-in maximum
+};
+
+// Upper bounds, where a step may hold less.
+struct DecodeAttentionShape {
+  int32_t num_sequences = 0;
+  int32_t max_query_tokens = 1;  // of one sequence, 1 to 8
+  int32_t num_heads = 0;
+  int32_t num_kv_heads = 0;  // MLA (absorbed): 1
+  int32_t head_dim_qk = 0;   // MLA: 576 = 512 latent + 64 rotated
+  int32_t head_dim_v = 0;    // MLA: 512
+  int32_t page_tokens = 64;
+  int32_t max_kv_tokens = 0;
+  DType dtype = DType::kBF16;  // of queries, cache and output
+};
+
+// In what pieces a sequence's keys are summed. All are bit-equal from run to run.
+enum class Reduction : uint8_t {
+  kBalanced,        // cut where every SM gets the same bytes; bits depend on the batch
+  kBatchInvariant,  // cut by the sequence's own length
+  kSpans,           // a fresh state every 256 keys, whatever the plan
+};
+
+struct DecodeAttentionOptions {
+  Reduction reduction = Reduction::kBalanced;
+  enum class Merge : uint8_t { kAuto, kInKernel, kSecondKernel };
+  Merge merge = Merge::kAuto;
+  // Parts for each block that the GPU holds at once; more are scheduled as others end.
+  int32_t waves = 1;
+};
+
+struct DecodeAttentionPlan {
+  DecodeAttentionShape shape;
+  int32_t rows = 0;       // query rows of one block
+  int32_t row_tiles = 0;  // blocks that share a kv head's keys
+  int32_t num_parts = 0;
+  int32_t num_slots = 0;  // partial results
+  kernels::cuda::DecodeSplit split;
+  bool merge_in_kernel = false;
+  bool merge_by_block = false;
+  int64_t workspace_bytes = 0;
+  int64_t zeroed_bytes = 0;  // the workspace's head, to be zeroed once when it is allocated
+
+  std::string Describe() const;  // one line for --explain and logs
+};
+
+// The error lists what this GPU supports and why each candidate kernel was refused.
+Result<DecodeAttentionPlan> PlanDecodeAttention(const DecodeAttentionShape& shape,
+                                                const DecodeAttentionOptions& options,
+                                                const GpuLimits& gpu);
+
+// Fills in what the plan decides and places the workspace (256-byte aligned device memory).
+void BindDecodeWorkspace(const DecodeAttentionPlan& plan, void* workspace,
+                         kernels::cuda::DecodeParams* params);
+
+// Pointers, alignment and strides of a bound DecodeParams against its plan. Reads no device memory.
+Status CheckDecodeParams(const DecodeAttentionPlan& plan,
+                         const kernels::cuda::DecodeParams& params);
+
+}  // namespace fathom::ops

@@ -1,0 +1,286 @@
+#include "ops/cuda/decode_attention.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "kernels/cuda/decode_schedule.h"
+
+namespace fathom::ops {
+namespace {
+
+namespace cuda = kernels::cuda;
+
+constexpr GpuLimits kH200 = {
+    .compute_major = 9, .compute_minor = 0, .num_sms = 132, .shared_bytes_per_block = 232448};
+
+DecodeAttentionShape Gqa(int sequences, int kv_tokens) {
+  return {.num_sequences = sequences,
+          .num_heads = 32,
+          .num_kv_heads = 8,
+          .head_dim_qk = 128,
+          .head_dim_v = 128,
+          .max_kv_tokens = kv_tokens};
+}
+
+DecodeAttentionShape Mla(int heads, int sequences, int kv_tokens) {
+  return {.num_sequences = sequences,
+          .num_heads = heads,
+          .num_kv_heads = 1,
+          .head_dim_qk = 576,
+          .head_dim_v = 512,
+          .max_kv_tokens = kv_tokens};
+}
+
+TEST(PlanDecodeAttention, FillsTheGpu) {
+  const auto gqa = PlanDecodeAttention(Gqa(1, 8192), {}, kH200);
+  ASSERT_TRUE(gqa) << gqa.error().message;
+  EXPECT_EQ(gqa->rows, 8);
+  EXPECT_EQ(gqa->row_tiles, 1);
+  EXPECT_EQ(gqa->num_parts * 8, 264);  // two blocks an SM
+
+  const auto mla = PlanDecodeAttention(Mla(16, 1, 8192), {}, kH200);
+  ASSERT_TRUE(mla);
+  EXPECT_EQ(mla->rows, 16);
+  EXPECT_EQ(mla->num_parts, 132);
+  EXPECT_FALSE(mla->merge_in_kernel);  // 132 partial results of 32 KiB are too many for one block
+
+  const auto wide = PlanDecodeAttention(Mla(128, 4, 8192), {}, kH200);
+  ASSERT_TRUE(wide);
+  EXPECT_EQ(wide->rows * wide->row_tiles, 128);
+}
+
+TEST(PlanDecodeAttention, RowsHoldTheGroupsQueryTokens) {
+  for (const int queries : {1, 2, 3, 8}) {
+    for (const int heads : {8, 24, 40, 64, 128}) {
+      auto shape = Gqa(3, 1000);
+      shape.num_heads = heads;
+      shape.max_query_tokens = queries;
+      const auto plan = PlanDecodeAttention(shape, {}, kH200);
+      ASSERT_TRUE(plan);
+      EXPECT_GE(plan->rows * plan->row_tiles, heads / 8 * queries);
+      EXPECT_LT(plan->rows * (plan->row_tiles - 1), heads / 8 * queries);
+    }
+  }
+}
+
+TEST(PlanDecodeAttention, RefusalsSayWhy) {
+  auto shape = Gqa(1, 100);
+  shape.head_dim_qk = shape.head_dim_v = 96;
+  auto plan = PlanDecodeAttention(shape, {}, kH200);
+  ASSERT_FALSE(plan);
+  EXPECT_EQ(plan.error().code, Code::kUnsupported);
+  EXPECT_NE(plan.error().message.find("gqa_d128 (head dims 128/128)"), std::string::npos);
+  EXPECT_NE(plan.error().message.find("mla_576_512"), std::string::npos);
+
+  auto a100 = kH200;
+  a100.compute_major = 8;
+  plan = PlanDecodeAttention(Gqa(1, 100), {}, a100);
+  ASSERT_FALSE(plan);
+  EXPECT_NE(plan.error().message.find("needs compute capability 9.0, this GPU has 8.0"),
+            std::string::npos);
+
+  shape = Gqa(1, 100);
+  shape.dtype = DType::kF16;
+  EXPECT_NE(PlanDecodeAttention(shape, {}, kH200).error().message.find("BF16 only, not F16"),
+            std::string::npos);
+  auto latent = Mla(16, 1, 100);
+  latent.num_kv_heads = 2;
+  EXPECT_NE(PlanDecodeAttention(latent, {}, kH200).error().message.find("1 kv head, not 2"),
+            std::string::npos);
+
+  for (const auto breakage : {+[](DecodeAttentionShape* s) { s->page_tokens = 48; },
+                              +[](DecodeAttentionShape* s) { s->max_query_tokens = 9; },
+                              +[](DecodeAttentionShape* s) { s->num_heads = 30; },
+                              +[](DecodeAttentionShape* s) { s->num_sequences = 0; },
+                              +[](DecodeAttentionShape* s) { s->max_kv_tokens = 0; },
+                              +[](DecodeAttentionShape* s) {
+                                s->num_sequences = 1 << 20;
+                                s->max_kv_tokens = 1 << 20;
+                              }}) {
+    shape = Gqa(1, 100);
+    breakage(&shape);
+    plan = PlanDecodeAttention(shape, {}, kH200);
+    ASSERT_FALSE(plan);
+    EXPECT_EQ(plan.error().code, Code::kInvalidArgument);
+    EXPECT_NE(plan.error().message.find("expected"), std::string::npos) << plan.error().message;
+  }
+}
+
+cuda::DecodeParams LegalParams(const DecodeAttentionPlan& plan) {
+  const auto at = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
+  cuda::DecodeParams params;
+  params.q = at(0x1000);
+  params.q_pe = at(0x1400);
+  params.q_token_stride = params.q_pe_token_stride = 4096;
+  params.q_head_stride = params.q_pe_head_stride = 128;
+  params.plane[0] = {at(0x10000), 65536, 2048, 256};
+  params.plane[1] = {at(0x20000), 65536, 2048, 256};
+  params.num_pages = 100;
+  params.page_table = static_cast<int32_t*>(at(0x3000));
+  params.page_table_stride = 1024;
+  params.kv_lengths = static_cast<int32_t*>(at(0x4000));
+  params.query_starts = static_cast<int32_t*>(at(0x5000));
+  params.out = at(0x6000);
+  params.out_token_stride = 4096;
+  params.out_head_stride = 128;
+  params.scale = 0.1f;
+  BindDecodeWorkspace(plan, at(0x100000), &params);
+  return params;
+}
+
+TEST(CheckDecodeParams, NamesWhatIsWrong) {
+  const auto plan = PlanDecodeAttention(Gqa(2, 8192), {}, kH200);
+  ASSERT_TRUE(plan);
+  EXPECT_TRUE(CheckDecodeParams(*plan, LegalParams(*plan)));
+
+  struct Breakage {
+    void (*apply)(cuda::DecodeParams*);
+    const char* says;
+  };
+  for (const Breakage& breakage : {
+           Breakage{[](cuda::DecodeParams* p) { p->q = nullptr; }, "q is"},
+           Breakage{[](cuda::DecodeParams* p) {
+                      p->plane[1].base = static_cast<const char*>(p->plane[1].base) + 8;
+                    },
+                    "plane 1"},
+           Breakage{[](cuda::DecodeParams* p) { p->plane[0].token_stride_bytes = 2056; },
+                    "stride of 2056 bytes"},
+           Breakage{[](cuda::DecodeParams* p) { p->q_head_stride = 100; }, "stride of 100"},
+           Breakage{[](cuda::DecodeParams* p) { p->out_head_stride = 130; }, "130"},
+           Breakage{[](cuda::DecodeParams* p) { p->num_pages = 0; }, "0 pages"},
+           Breakage{[](cuda::DecodeParams* p) { p->page_table_stride = 100; }, "need 128"},
+           Breakage{[](cuda::DecodeParams* p) { p->scale = 0; }, "scale 0"},
+           Breakage{
+               [](cuda::DecodeParams* p) { p->scale = std::numeric_limits<float>::quiet_NaN(); },
+               "scale nan"},
+       }) {
+    cuda::DecodeParams params = LegalParams(*plan);
+    breakage.apply(&params);
+    const Status status = CheckDecodeParams(*plan, params);
+    ASSERT_FALSE(status) << breakage.says;
+    EXPECT_NE(status.error().message.find(breakage.says), std::string::npos)
+        << status.error().message;
+  }
+}
+
+// Walks every part as the kernel does and checks that each tile of each sequence is computed once,
+// that slots are unique, in bounds and contiguous in key order, and that merges name them.
+void CheckSchedule(const cuda::DecodeSplit& split, const std::vector<int32_t>& lengths,
+                   int num_parts, int num_slots) {
+  const int count = static_cast<int>(lengths.size());
+  std::vector<int32_t> tiles{0};
+  std::vector<int32_t> segments{0};
+  std::vector<int32_t> starts{0};
+  for (const int32_t length : lengths) {
+    tiles.push_back(tiles.back() + cuda::DecodeTiles(length));
+    segments.push_back(segments.back() + cuda::DecodeSegments(split, length));
+    starts.push_back(starts.back() + 1);
+  }
+  const bool equal = std::count(lengths.begin(), lengths.end(), lengths[0]) == count;
+  const int used = cuda::DecodeUsedParts(tiles.back(), count, equal, num_parts);
+  ASSERT_LE(used, num_parts);
+  std::vector<int32_t> done(lengths.size(), 0);   // tiles computed, which come in order
+  std::vector<int32_t> items(lengths.size(), 0);  // partial results so far
+  int32_t longest = 0;
+  for (int p = 0; p < num_parts; ++p) {
+    cuda::DecodePart part = cuda::MakeDecodePart(split, tiles.data(), segments.data(),
+                                                 lengths.data(), starts.data(), count, used, p);
+    longest = std::max(longest, part.num_tiles);
+    int sequence = part.sequence;
+    int tile = part.tile;
+    int left = part.num_tiles;
+    int slot = part.slot;
+    while (left > 0) {
+      const auto b = static_cast<size_t>(sequence);
+      const int end = cuda::DecodeItemEnd(split, lengths[b], tile, left);
+      const cuda::DecodeMerge merge =
+          cuda::MakeDecodeMerge(split, tiles.data(), segments.data(), count, used, sequence);
+      ASSERT_EQ(tile, done[b]);
+      ASSERT_GT(end, tile);
+      ASSERT_EQ(slot, merge.slot + items[b]);
+      ASSERT_LT(items[b], merge.count);
+      ASSERT_LT(slot, num_slots);
+      if (split.max_segments != 0) {
+        ASSERT_EQ(tile % cuda::DecodeSegmentTiles(split, lengths[b]), 0);
+      }
+      done[b] = end;
+      ++items[b];
+      left -= end - tile;
+      const bool whole = end == cuda::DecodeTiles(lengths[b]);
+      tile = whole ? 0 : end;
+      ++slot;
+      if (whole && left > 0) {
+        do {
+          ++sequence;
+        } while (lengths[static_cast<size_t>(sequence)] == 0);
+        if (split.max_segments == 0) slot = p + sequence;
+      }
+    }
+  }
+  for (int b = 0; b < count; ++b) {
+    const auto i = static_cast<size_t>(b);
+    ASSERT_EQ(done[i], cuda::DecodeTiles(lengths[i]));
+    ASSERT_EQ(items[i],
+              cuda::MakeDecodeMerge(split, tiles.data(), segments.data(), count, used, b).count);
+  }
+  if (split.max_segments == 0 && used > 0) {
+    EXPECT_LE(longest, (tiles.back() + used - 1) / used);
+  }
+}
+
+TEST(DecodeSchedule, EqualSequencesAreCutEvenly) {
+  EXPECT_EQ(cuda::DecodeUsedParts(128 * 128, 128, true, 132), 128);  // one each
+  EXPECT_EQ(cuda::DecodeUsedParts(64 * 64, 64, true, 33), 32);       // two a part
+  EXPECT_EQ(cuda::DecodeUsedParts(8 * 128, 8, true, 132), 128);      // 16 parts each
+  EXPECT_EQ(cuda::DecodeUsedParts(128, 1, true, 132), 128);          // no part without a tile
+  EXPECT_EQ(cuda::DecodeUsedParts(70 * 10, 70, true, 132), 132);     // 70 would idle too many
+  EXPECT_EQ(cuda::DecodeUsedParts(128 * 128, 128, false, 132), 132);
+}
+
+TEST(DecodeSchedule, EveryTileOnceUnderEveryPlan) {
+  std::vector<int32_t> unequal(64, 1024);
+  unequal[7] = 65536;
+  const std::vector<std::vector<int32_t>> batches = {{1},
+                                                     {0},
+                                                     {8192},
+                                                     {8191, 1},
+                                                     {0, 0, 300, 0},
+                                                     {1, 63, 64, 65, 127, 255, 256, 257, 0, 4097},
+                                                     {131072},
+                                                     unequal,
+                                                     std::vector<int32_t>(300, 65)};
+  for (const auto& lengths : batches) {
+    for (const Reduction reduction :
+         {Reduction::kBalanced, Reduction::kBatchInvariant, Reduction::kSpans}) {
+      for (const int heads : {1, 2, 8}) {
+        DecodeAttentionShape shape = Gqa(static_cast<int>(lengths.size()), 131072);
+        shape.num_kv_heads = heads;
+        const auto plan = PlanDecodeAttention(shape, {.reduction = reduction}, kH200);
+        ASSERT_TRUE(plan);
+        SCOPED_TRACE(plan->Describe());
+        ASSERT_NO_FATAL_FAILURE(
+            CheckSchedule(plan->split, lengths, plan->num_parts, plan->num_slots));
+      }
+    }
+  }
+}
+
+TEST(DecodeSchedule, SegmentsDependOnTheSequenceAlone) {
+  const auto small =
+      PlanDecodeAttention(Gqa(1, 131072), {.reduction = Reduction::kBatchInvariant}, kH200);
+  const auto large =
+      PlanDecodeAttention(Gqa(128, 131072), {.reduction = Reduction::kBatchInvariant}, kH200);
+  ASSERT_TRUE(small && large);
+  for (const int length : {1, 256, 257, 8192, 10000, 131072}) {
+    const int tiles = cuda::DecodeSegmentTiles(small->split, length);
+    EXPECT_EQ(tiles, cuda::DecodeSegmentTiles(large->split, length));
+    EXPECT_EQ(tiles % 4, 0);  // whole spans of 256 keys
+    EXPECT_LE(cuda::DecodeSegments(small->split, length), small->split.max_segments);
+  }
+}
+
+}  // namespace
+}  // namespace fathom::ops

@@ -1,0 +1,190 @@
+#include "ops/cuda/prefill_attention.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "kernels/cuda/sm90/prefill/config.h"
+
+namespace fathom::ops {
+namespace {
+
+namespace cuda = kernels::cuda;
+
+constexpr int64_t kAlignment = 256;
+constexpr int64_t kL2SectionBytes = int64_t{32} << 20;  // of the H200's 60 MiB
+
+struct Kernel {
+  const char* name;
+  int dim_qk;
+  int dim_v;
+  int rows;
+  int64_t shared_bytes;
+};
+
+template <class Config>
+constexpr Kernel Describe(const char* name) {
+  return {name, Config::kDimQk, Config::kDimV, Config::kRows, Config::kSharedBytes};
+}
+
+constexpr std::array kKernels = {
+    Describe<cuda::sm90::PrefillConfig<64, 64, 3>>("d64"),
+    Describe<cuda::sm90::PrefillConfig<128, 128, 2>>("d128"),
+    Describe<cuda::sm90::PrefillConfig<192, 128, 2>>("d192_128"),
+};
+
+int64_t Align(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+}  // namespace
+
+Result<PrefillAttentionPlan> PlanPrefillAttention(const PrefillAttentionShape& shape,
+                                                  const GpuLimits& gpu) {
+  const auto& s = shape;
+  if (s.num_sequences < 1 || s.num_tokens < 1 || s.max_kv_tokens < 1 || s.num_kv_heads < 1 ||
+      s.num_heads < 1 || s.num_heads % s.num_kv_heads != 0) {
+    return Err(Code::kInvalidArgument,
+               "prefill attention: {} sequences, {} query tokens, {} keys, {} heads, {} kv heads: "
+               "expected at least one of each, and query heads a multiple of kv heads",
+               s.num_sequences, s.num_tokens, s.max_kv_tokens, s.num_heads, s.num_kv_heads);
+  }
+  if (s.page_tokens != 0 && s.page_tokens != 16 && s.page_tokens != 32 && s.page_tokens != 64 &&
+      s.page_tokens != 128) {
+    return Err(Code::kInvalidArgument,
+               "prefill attention: page size {}: expected 16, 32, 64, 128, or 0 for contiguous "
+               "keys and values",
+               s.page_tokens);
+  }
+  const Kernel* chosen = nullptr;
+  std::string refused;
+  for (const Kernel& kernel : kKernels) {
+    std::string why;
+    if (s.head_dim_qk != kernel.dim_qk || s.head_dim_v != kernel.dim_v) {
+      why = fmt::format("head dims {}/{}", kernel.dim_qk, kernel.dim_v);
+    } else if (s.dtype != DType::kBF16) {
+      why = fmt::format("dtype BF16 only, not {}", NameOf(s.dtype));
+    } else if (gpu.compute_major != 9) {
+      why = fmt::format("needs compute capability 9.0, this GPU has {}.{}", gpu.compute_major,
+                        gpu.compute_minor);
+    } else if (gpu.shared_bytes_per_block < kernel.shared_bytes) {
+      why = fmt::format("needs {} bytes of shared memory a block, this GPU gives {}",
+                        kernel.shared_bytes, gpu.shared_bytes_per_block);
+    } else {
+      chosen = &kernel;
+      break;
+    }
+    refused += fmt::format("{}{} ({})", refused.empty() ? "" : "; ", kernel.name, why);
+  }
+  if (chosen == nullptr) {
+    return Err(Code::kUnsupported, "prefill attention, head dims {}/{}, {}: no kernel. Refused: {}",
+               s.head_dim_qk, s.head_dim_v, NameOf(s.dtype), refused);
+  }
+
+  PrefillAttentionPlan plan;
+  plan.shape = shape;
+  plan.rows = chosen->rows;
+  const int64_t tiles = int64_t{s.num_tokens} / plan.rows + s.num_sequences;
+  if (tiles * s.num_heads > std::numeric_limits<int32_t>::max()) {
+    return Err(Code::kInvalidArgument,
+               "prefill attention: {} query tokens x {} heads: expected at most {} tiles of {} "
+               "rows",
+               s.num_tokens, s.num_heads, std::numeric_limits<int32_t>::max(), plan.rows);
+  }
+  plan.max_tiles = static_cast<int32_t>(tiles);
+  const int64_t head_bytes =
+      int64_t{s.num_sequences} * s.max_kv_tokens * (s.head_dim_qk + s.head_dim_v) * 2;
+  const int64_t kv_heads = std::clamp<int64_t>(kL2SectionBytes / head_bytes, 1, s.num_kv_heads);
+  plan.section_heads = static_cast<int32_t>(kv_heads) * (s.num_heads / s.num_kv_heads);
+  plan.num_blocks = static_cast<int32_t>(std::min<int64_t>(gpu.num_sms, tiles * s.num_heads));
+  plan.zeroed_bytes = kAlignment;
+  plan.workspace_bytes =
+      2 * kAlignment + Align(tiles * static_cast<int64_t>(sizeof(cuda::PrefillTile)));
+  return plan;
+}
+
+std::string PrefillAttentionPlan::Describe() const {
+  return fmt::format("tiles of {} rows, <= {} tiles x {} heads in sections of {}, {} blocks", rows,
+                     max_tiles, shape.num_heads, section_heads, num_blocks);
+}
+
+void BindPrefillWorkspace(const PrefillAttentionPlan& plan, void* workspace,
+                          cuda::PrefillParams* params) {
+  auto* base = static_cast<char*>(workspace);
+  params->causal = plan.shape.causal;
+  params->num_sequences = plan.shape.num_sequences;
+  params->num_heads = plan.shape.num_heads;
+  params->num_kv_heads = plan.shape.num_kv_heads;
+  params->num_blocks = plan.num_blocks;
+  params->section_heads = plan.section_heads;
+  params->next = reinterpret_cast<int32_t*>(base);
+  params->num_tiles = reinterpret_cast<int32_t*>(base + kAlignment);
+  params->tiles = reinterpret_cast<cuda::PrefillTile*>(base + 2 * kAlignment);
+}
+
+Status CheckPrefillParams(const PrefillAttentionPlan& plan, const cuda::PrefillParams& params) {
+  const auto require = [](const char* name, const void* pointer, uintptr_t alignment) -> Status {
+    if (pointer == nullptr || reinterpret_cast<uintptr_t>(pointer) % alignment != 0) {
+      return Err(Code::kInvalidArgument,
+                 "prefill attention: {} is {}: expected a {}-byte aligned device pointer", name,
+                 pointer, alignment);
+    }
+    return {};
+  };
+  FATHOM_TRY(require("q", params.q, 16));
+  FATHOM_TRY(require("k", params.k.base, 16));
+  FATHOM_TRY(require("v", params.v.base, 16));
+  FATHOM_TRY(require("out", params.out, 16));
+  FATHOM_TRY(require("kv_lengths", params.kv_lengths, 4));
+  FATHOM_TRY(require("query_starts", params.query_starts, 4));
+  FATHOM_TRY(require("workspace", params.next, kAlignment));
+  for (const int64_t stride : {params.q_token_stride, params.q_head_stride, params.out_token_stride,
+                               params.out_head_stride}) {
+    if (stride <= 0 || stride % 8 != 0) {
+      return Err(Code::kInvalidArgument,
+                 "prefill attention: query or output stride of {} elements: expected a positive "
+                 "multiple of 8 (16 bytes)",
+                 stride);
+    }
+  }
+  for (const cuda::PagedPlane& plane : {params.k, params.v}) {
+    for (const int64_t stride :
+         {plane.page_stride_bytes, plane.token_stride_bytes, plane.head_stride_bytes}) {
+      if (stride <= 0 || stride % 16 != 0 || stride >= int64_t{1} << 40) {
+        return Err(Code::kInvalidArgument,
+                   "prefill attention: key or value stride of {} bytes: expected a positive "
+                   "multiple of 16 below 2^40",
+                   stride);
+      }
+    }
+  }
+  if (params.num_tokens < 1 || params.num_tokens > plan.shape.num_tokens) {
+    return Err(Code::kInvalidArgument, "prefill attention: {} query tokens: expected 1 to {}",
+               params.num_tokens, plan.shape.num_tokens);
+  }
+  if (plan.shape.page_tokens == 0) {
+    FATHOM_TRY(require("kv_starts", params.kv_starts, 4));
+    if (params.page_table != nullptr || params.num_pages != 1 || params.page_tokens < 1) {
+      return Err(Code::kInvalidArgument,
+                 "prefill attention: the plan is for contiguous keys: expected no page table and "
+                 "one page of all rows, found {} pages of {}",
+                 params.num_pages, params.page_tokens);
+    }
+  } else {
+    FATHOM_TRY(require("page_table", params.page_table, 4));
+    const int64_t entries =
+        (int64_t{plan.shape.max_kv_tokens} + params.page_tokens - 1) / plan.shape.page_tokens;
+    if (params.page_tokens != plan.shape.page_tokens || params.page_table_stride < entries) {
+      return Err(Code::kInvalidArgument,
+                 "prefill attention: pages of {} tokens, table rows of {} entries: the plan is for "
+                 "pages of {} and needs {} entries",
+                 params.page_tokens, params.page_table_stride, plan.shape.page_tokens, entries);
+    }
+  }
+  if (!(params.scale > 0) || !std::isfinite(params.scale)) {
+    return Err(Code::kInvalidArgument, "prefill attention: scale {}: expected a positive number",
+               params.scale);
+  }
+  return {};
+}
+
+}  // namespace fathom::ops

@@ -1,0 +1,103 @@
+#include "ops/cuda/prefill_attention.h"
+
+#include <gtest/gtest.h>
+
+namespace fathom::ops {
+namespace {
+
+constexpr GpuLimits kH200 = {
+    .compute_major = 9, .compute_minor = 0, .num_sms = 132, .shared_bytes_per_block = 232448};
+
+PrefillAttentionShape Shape(int sequences, int length) {
+  return {.num_sequences = sequences,
+          .num_tokens = sequences * length,
+          .max_kv_tokens = length,
+          .num_heads = 32,
+          .num_kv_heads = 8,
+          .head_dim_qk = 128,
+          .head_dim_v = 128};
+}
+
+TEST(PlanPrefillAttention, CountsTilesAndSections) {
+  const auto plan = PlanPrefillAttention(Shape(4, 4096), kH200);
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_EQ(plan->rows, 128);
+  EXPECT_GE(plan->max_tiles, 4 * 32);
+  EXPECT_EQ(plan->num_blocks, 132);
+  // 4 x 4096 keys and values of one kv head are 8 MiB: four kv heads fit 32 MiB.
+  EXPECT_EQ(plan->section_heads, 16);
+  EXPECT_EQ(PlanPrefillAttention(Shape(1, 131072), kH200)->section_heads, 4);
+  EXPECT_EQ(PlanPrefillAttention(Shape(1, 128), kH200)->section_heads, 32);
+  // A short prompt has fewer tiles than the GPU has SMs.
+  EXPECT_LE(PlanPrefillAttention(Shape(1, 100), kH200)->num_blocks, 32);
+}
+
+TEST(PlanPrefillAttention, RefusalsSayWhy) {
+  auto shape = Shape(1, 128);
+  shape.head_dim_v = 64;
+  auto plan = PlanPrefillAttention(shape, kH200);
+  ASSERT_FALSE(plan);
+  EXPECT_EQ(plan.error().code, Code::kUnsupported);
+  EXPECT_NE(plan.error().message.find("d192_128 (head dims 192/128)"), std::string::npos);
+  auto old = kH200;
+  old.compute_major = 8;
+  plan = PlanPrefillAttention(Shape(1, 128), old);
+  ASSERT_FALSE(plan);
+  EXPECT_NE(plan.error().message.find("this GPU has 8.0"), std::string::npos);
+  shape = Shape(1, 128);
+  shape.page_tokens = 48;
+  EXPECT_NE(PlanPrefillAttention(shape, kH200).error().message.find("16, 32, 64, 128"),
+            std::string::npos);
+  shape = Shape(1, 128);
+  shape.num_heads = 12;
+  EXPECT_EQ(PlanPrefillAttention(shape, kH200).error().code, Code::kInvalidArgument);
+}
+
+TEST(CheckPrefillParams, NamesWhatIsWrong) {
+  const auto at = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
+  auto shape = Shape(2, 1000);
+  shape.page_tokens = 64;
+  const auto plan = PlanPrefillAttention(shape, kH200);
+  ASSERT_TRUE(plan);
+  kernels::cuda::PrefillParams legal;
+  legal.q = at(0x1000);
+  legal.q_token_stride = legal.out_token_stride = 4096;
+  legal.q_head_stride = legal.out_head_stride = 128;
+  legal.num_tokens = 2000;
+  legal.k = {at(0x10000), 131072, 2048, 256};
+  legal.v = {at(0x20000), 131072, 2048, 256};
+  legal.num_pages = 40;
+  legal.page_tokens = 64;
+  legal.page_table = static_cast<int32_t*>(at(0x3000));
+  legal.page_table_stride = 16;
+  legal.kv_lengths = static_cast<int32_t*>(at(0x4000));
+  legal.query_starts = static_cast<int32_t*>(at(0x5000));
+  legal.out = at(0x6000);
+  legal.scale = 0.1f;
+  BindPrefillWorkspace(*plan, at(0x100000), &legal);
+  EXPECT_TRUE(CheckPrefillParams(*plan, legal));
+
+  struct Breakage {
+    void (*apply)(kernels::cuda::PrefillParams*);
+    const char* says;
+  };
+  for (const Breakage& breakage : {
+           Breakage{[](auto* p) { p->k.base = nullptr; }, "k is"},
+           Breakage{[](auto* p) { p->v.token_stride_bytes = 2056; }, "2056 bytes"},
+           Breakage{[](auto* p) { p->q_token_stride = 4100; }, "4100 elements"},
+           Breakage{[](auto* p) { p->num_tokens = 2001; }, "expected 1 to 2000"},
+           Breakage{[](auto* p) { p->page_table_stride = 15; }, "needs 16 entries"},
+           Breakage{[](auto* p) { p->page_tokens = 32; }, "pages of 32"},
+           Breakage{[](auto* p) { p->scale = -1; }, "scale -1"},
+       }) {
+    kernels::cuda::PrefillParams params = legal;
+    breakage.apply(&params);
+    const Status status = CheckPrefillParams(*plan, params);
+    ASSERT_FALSE(status) << breakage.says;
+    EXPECT_NE(status.error().message.find(breakage.says), std::string::npos)
+        << status.error().message;
+  }
+}
+
+}  // namespace
+}  // namespace fathom::ops
