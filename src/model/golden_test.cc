@@ -166,6 +166,44 @@ TEST(GoldenMtp, DraftLogits) {
             kF32Tolerance);
 }
 
+// The trained models that ship, at the positions that their golden files hold.
+class Shipped : public testing::TestWithParam<const char*> {};
+
+TEST_P(Shipped, Logits) {
+  const GoldenCase golden(GetParam());
+  const auto positions = golden.Span<int32_t>("positions");
+  const auto expected = golden.Span<float>("logits");
+  const std::string directory = fmt::format("{}/models/{}", FATHOM_SOURCE_DIR, GetParam());
+  const auto device = ops::MakeCpuDevice();
+  for (const ops::Precision precision : {ops::Precision::kF32, ops::Precision::kBF16}) {
+    const bool f32 = precision == ops::Precision::kF32;
+    LoadOptions options;
+    options.precision = precision;
+    options.kv_dtype = f32 ? DType::kF32 : DType::kBF16;
+    const auto model = LoadForTest(directory, options, *device);
+    ASSERT_NE(model, nullptr);
+    TestRunner runner(*model, {.device = device.get()});
+    const std::vector<float> all = runner.Run(0, golden.ids, 128, 200);
+    const auto vocab = static_cast<size_t>(model->vocab_size());
+    std::vector<float> logits;
+    for (const int32_t p : positions) {
+      const float* row = all.data() + static_cast<size_t>(p) * vocab;
+      logits.insert(logits.end(), row, row + vocab);
+    }
+    const double worst =
+        WorstError(logits, expected, positions.size(), [](size_t) { return true; });
+    RecordProperty(f32 ? "worst_f32" : "worst_bf16", fmt::format("{:.2e}", worst));
+    EXPECT_LE(worst, f32 ? kF32Tolerance : kBf16Tolerance);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Shipped, testing::Values("tiny-deepseek", "tiny-distill"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
 TEST(GoldenMtp, RefusedWhereThereIsNone) {
   const auto device = ops::MakeCpuDevice();
   LoadOptions options;
