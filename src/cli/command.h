@@ -63,10 +63,12 @@ class Commands {
 
 // One line a subcommand, defined in the file of its name, called here in the order of the help
 // page.
+void AddBenchModel(Commands& commands);
 void AddDiagnose(Commands& commands);
 void AddTokenize(Commands& commands);
 
 inline void AddAll(Commands& commands) {
+  AddBenchModel(commands);
   AddDiagnose(commands);
   AddTokenize(commands);
 }

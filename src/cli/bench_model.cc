@@ -1,0 +1,287 @@
+// fathom bench model MODEL: how fast its steps are beside what the machine allows, or with --text
+// how well it predicts a text.
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/mapped_file.h"
+#include "base/strings.h"
+#include "base/write_file.h"
+#include "cli/command.h"
+#include "cli/terminal.h"
+#include "cost/measure.h"
+#include "model/benchmark.h"
+#include "model/load.h"
+#include "model/perplexity.h"
+#include "model/rope_scaling.h"
+#include "ops/cpu_isa.h"
+#include "text/tokenizer.h"
+
+namespace fathom::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct BenchModelOptions {
+  std::string model;
+  std::string dtype = "bf16";
+  std::string kv_dtype = "bf16";
+  std::string cpu_isa;
+  std::string rope_scaling;
+  std::string max_memory;
+  int threads = static_cast<int>(std::thread::hardware_concurrency());
+  model::BenchmarkOptions bench;
+  bool ops = false;
+  std::vector<std::string> texts;
+  model::Windows windows;
+  std::string json;
+};
+
+struct Machine {
+  std::unique_ptr<ops::Device> device = ops::MakeCpuDevice();
+  const kernels::cpu::KernelTable* cpu = nullptr;
+  std::unique_ptr<ThreadPool> pool;
+};
+
+Result<model::LoadedModel> Load(const BenchModelOptions& options, Machine& machine) {
+  if (options.threads < 1) {
+    return Err(Code::kInvalidArgument, "--threads {}: expected at least 1", options.threads);
+  }
+  FATHOM_ASSIGN_OR_RETURN(machine.cpu, ops::SelectCpu(options.cpu_isa));
+  machine.pool = std::make_unique<ThreadPool>(options.threads);
+  model::LoadOptions load;
+  load.precision = options.dtype == "f32" ? ops::Precision::kF32 : ops::Precision::kBF16;
+  load.kv_dtype = options.kv_dtype == "f32" ? DType::kF32 : DType::kBF16;
+  load.num_threads = options.threads;
+  if (!options.rope_scaling.empty()) {
+    FATHOM_ASSIGN_OR_RETURN(load.rope_scaling, model::ParseRopeScaling(options.rope_scaling));
+  }
+  if (!options.max_memory.empty()) {
+    FATHOM_ASSIGN_OR_RETURN(load.max_memory_bytes, ParseBytes(options.max_memory));
+  }
+  return model::LoadModel(options.model, load, *machine.device, *machine.cpu);
+}
+
+model::StepRunner::Setup SetupFor(const Machine& machine) {
+  return {.device = machine.device.get(), .pool = machine.pool.get(), .cpu = machine.cpu};
+}
+
+// FLOP/s of the linear op on a product that stays in cache: the roof of compute-bound ops.
+Result<double> MeasureProducts(Machine& machine, ops::Precision precision) {
+  constexpr int64_t kSize = 512;
+  constexpr int kRuns = 20;
+  std::vector<float> source(kSize * kSize, 0.01F), input(kSize * kSize, 0.02F),
+      output(kSize * kSize);
+  const auto view = [](std::vector<float>& v) {
+    return TensorView::Contiguous(v.data(), DType::kF32, {kSize, kSize});
+  };
+  FATHOM_ASSIGN_OR_RETURN(
+      const ops::linear::PackedWeight weight,
+      ops::linear::Pack({.weight = view(source)}, precision, *machine.device, *machine.cpu));
+  const ops::linear::Plan plan = ops::linear::MakePlan(weight, kSize);
+  std::vector<std::byte> scratch(plan.workspace_bytes + Arena::kAlignment);
+  ops::Comm comm;
+  double best = 0;
+  for (int i = 0; i < kRuns; ++i) {
+    Arena arena(scratch);
+    ops::Context context{.device = *machine.device,
+                         .pool = *machine.pool,
+                         .cpu = *machine.cpu,
+                         .comm = comm,
+                         .arena = arena,
+                         .sink = {}};
+    const int64_t start = NowNs();
+    FATHOM_TRY(
+        ops::linear::Run(plan, weight, {.input = view(input), .output = view(output)}, context));
+    best = std::max(best, 2.0 * kSize * kSize * kSize * 1e9 / static_cast<double>(NowNs() - start));
+  }
+  return best;
+}
+
+void PrintOps(const model::BenchmarkRow& row, double bytes_per_s, double flops_per_s) {
+  for (size_t i = 0; i < row.ops.size(); ++i) {
+    const model::OpTotals& op = row.ops[i];
+    if (op.seconds == 0) continue;
+    const double floor = cost::RooflineSeconds({op.bytes, op.flops}, bytes_per_s, flops_per_s);
+    fmt::print(
+        "    {:<14} {:>9}  {:>5.1f} %  {:>6.1f} GB/s  {:>7.1f} GFLOP/s  {:>5.1f} % of roof\n",
+        event::NameOf(static_cast<event::Op>(i)), HumanNs(static_cast<int64_t>(op.seconds * 1e9)),
+        100 * op.seconds / row.total.seconds, op.bytes / op.seconds / 1e9, op.flops / op.seconds / 1e9,
+        100 * floor / op.seconds);
+  }
+}
+
+ordered_json RowToJson(const model::BenchmarkRow& row, double roof_seconds) {
+  ordered_json ops = ordered_json::object();
+  for (size_t i = 0; i < row.ops.size(); ++i) {
+    const model::OpTotals& op = row.ops[i];
+    if (op.seconds == 0) continue;
+    ops[std::string(event::NameOf(static_cast<event::Op>(i)))] = {
+        {"seconds", op.seconds}, {"bytes", op.bytes}, {"flops", op.flops}};
+  }
+  return {{"phase", row.role == ops::Role::kPrompt ? "prefill" : "decode"},
+          {"batch", row.batch},
+          {"context_tokens", row.context_tokens},
+          {"tokens_per_s", row.tokens_per_second()},
+          {"median_s", row.seconds},
+          {"slowest_s", row.slowest_seconds},
+          {"bytes", row.total.bytes},
+          {"flops", row.total.flops},
+          {"percent_of_roof", 100 * roof_seconds / row.seconds},
+          {"ops", ops}};
+}
+
+Result<int> Speed(const BenchModelOptions& options) {
+  Machine machine;
+  FATHOM_ASSIGN_OR_RETURN(model::LoadedModel loaded, Load(options, machine));
+  const double bytes_per_s = cost::MeasureReadBandwidth(*machine.pool);
+  FATHOM_ASSIGN_OR_RETURN(const double flops_per_s,
+                          MeasureProducts(machine, loaded.model->options().precision));
+  fmt::print("{}, {}, {} threads, {}\n", loaded.model->name(), options.dtype, options.threads,
+             ops::IsaOf(*machine.cpu));
+  fmt::print("roofs measured here: memory {:.1f} GB/s, products in cache {:.0f} GFLOP/s\n\n",
+             bytes_per_s / 1e9, flops_per_s / 1e9);
+  FATHOM_ASSIGN_OR_RETURN(const std::vector<model::BenchmarkRow> rows,
+                          model::RunBenchmark(*loaded.model, SetupFor(machine), options.bench));
+  fmt::print("{:<8} {:>5} {:>8} {:>10} {:>10} {:>10} {:>9} {:>9} {:>9}\n", "phase", "batch",
+             "context", "tokens/s", "median", "slowest", "GB/s", "GFLOP/s", "% of roof");
+  ordered_json json_rows = ordered_json::array();
+  for (const model::BenchmarkRow& row : rows) {
+    const double roof =
+        cost::RooflineSeconds({row.total.bytes, row.total.flops}, bytes_per_s, flops_per_s);
+    fmt::print("{:<8} {:>5} {:>8} {:>10.1f} {:>10} {:>10} {:>9.1f} {:>9.1f} {:>9.1f}\n",
+               row.role == ops::Role::kPrompt ? "prefill" : "decode", row.batch, row.context_tokens,
+               row.tokens_per_second(), HumanNs(static_cast<int64_t>(row.seconds * 1e9)),
+               HumanNs(static_cast<int64_t>(row.slowest_seconds * 1e9)),
+               row.total.bytes / row.seconds / 1e9, row.total.flops / row.seconds / 1e9,
+               100 * roof / row.seconds);
+    if (options.ops) PrintOps(row, bytes_per_s, flops_per_s);
+    json_rows.push_back(RowToJson(row, roof));
+  }
+  if (!options.json.empty()) {
+    const ordered_json json = {{"schema", "fathom.bench_model/1"},
+                               {"model", loaded.model->name()},
+                               {"dtype", options.dtype},
+                               {"threads", options.threads},
+                               {"isa", ops::IsaOf(*machine.cpu)},
+                               {"memory_bytes_per_s", bytes_per_s},
+                               {"products_flops_per_s", flops_per_s},
+                               {"rows", json_rows}};
+    FATHOM_TRY(WriteFile(options.json, json.dump(2) + "\n"));
+  }
+  return kExitDone;
+}
+
+// Documents of a text, divided by lines that are exactly <|doc|>.
+std::vector<std::string_view> Documents(std::string_view text) {
+  constexpr std::string_view kSeparator = "\n<|doc|>\n";
+  if (text.ends_with('\n')) text.remove_suffix(1);
+  std::vector<std::string_view> documents;
+  for (;;) {
+    const size_t end = text.find(kSeparator);
+    const std::string_view document = text.substr(0, end);
+    if (!document.empty()) documents.push_back(document);
+    if (end == std::string_view::npos) return documents;
+    text.remove_prefix(end + kSeparator.size());
+  }
+}
+
+Result<int> Predict(const BenchModelOptions& options) {
+  Machine machine;
+  FATHOM_ASSIGN_OR_RETURN(model::LoadedModel loaded, Load(options, machine));
+  FATHOM_ASSIGN_OR_RETURN(const text::Tokenizer tokenizer,
+                          text::Tokenizer::LoadModel(options.model));
+  model::Windows windows = options.windows;
+  if (windows.window > loaded.model->max_context_tokens()) {
+    return Err(Code::kInvalidArgument, "--window {}: the model's context is {} tokens",
+               windows.window, loaded.model->max_context_tokens());
+  }
+  FATHOM_ASSIGN_OR_RETURN(const model::RopeChoice rope, loaded.model->ChooseRope(windows.window));
+  model::StepRunner::Setup setup = SetupFor(machine);
+  setup.max_tokens = windows.window;
+  FATHOM_ASSIGN_OR_RETURN(model::StepRunner runner, model::StepRunner::Make(*loaded.model, setup));
+  fmt::print("{:<40} {:>9} {:>10} {:>10} {:>10} {:>9}\n", "text", "documents", "bytes", "tokens",
+             "bits/byte", "time");
+  ordered_json json_rows = ordered_json::array();
+  for (const std::string& path : options.texts) {
+    FATHOM_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
+    const std::vector<std::string_view> documents = Documents(file.text());
+    const int64_t start = NowNs();
+    double bits = 0;
+    size_t bytes = 0, tokens = 0, done = 0;
+    for (const std::string_view document : documents) {
+      FATHOM_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
+                              tokenizer.Encode(document, {.parse_special = false}));
+      FATHOM_ASSIGN_OR_RETURN(const std::vector<double> token_bits,
+                              model::TokenBits(runner, loaded.model->vocab_size(), ids, rope.row,
+                                               windows, *machine.pool));
+      for (const double b : token_bits) bits += b;
+      bytes += document.size();
+      tokens += token_bits.size();
+      ++done;
+      if (IsTerminal(STDERR_FILENO)) {
+        fmt::print(stderr, "\r{}: {} of {} documents, {:.4f} bits/byte", path, done,
+                   documents.size(), bits / static_cast<double>(bytes));
+      }
+    }
+    if (bytes == 0) return Err(Code::kInvalidArgument, "{}: holds no text", path);
+    if (IsTerminal(STDERR_FILENO)) fmt::print(stderr, "\r\033[K");
+    const double per_byte = bits / static_cast<double>(bytes);
+    fmt::print("{:<40} {:>9} {:>10} {:>10} {:>10.4f} {:>9}\n", path, documents.size(), bytes,
+               tokens, per_byte, HumanNs(NowNs() - start));
+    json_rows.push_back({{"text", path},
+                         {"documents", documents.size()},
+                         {"bytes", bytes},
+                         {"tokens", tokens},
+                         {"bits", bits},
+                         {"bits_per_byte", per_byte}});
+  }
+  if (!options.json.empty()) {
+    const ordered_json json = {{"schema", "fathom.bench_text/1"}, {"model", loaded.model->name()},
+                               {"dtype", options.dtype},          {"window_tokens", windows.window},
+                               {"stride_tokens", windows.stride}, {"texts", json_rows}};
+    FATHOM_TRY(WriteFile(options.json, json.dump(2) + "\n"));
+  }
+  return kExitDone;
+}
+
+}  // namespace
+
+void AddBenchModel(Commands& commands) {
+  auto options = std::make_shared<BenchModelOptions>();
+  CLI::App* app =
+      commands.Group("bench", "Benchmarks")
+          .Add("model", "Prefill and decode speed beside the machine's roofs, or bits per byte",
+               [options] { return options->texts.empty() ? Speed(*options) : Predict(*options); });
+  app->add_option("model", options->model, "Directory of the model")->required();
+  app->add_option("--dtype", options->dtype, "Arithmetic of matrix products")
+      ->check(CLI::IsMember({"bf16", "f32"}))
+      ->capture_default_str();
+  app->add_option("--kv-dtype", options->kv_dtype, "Element type of the KV cache")
+      ->check(CLI::IsMember({"bf16", "f32"}))
+      ->capture_default_str();
+  app->add_option("--threads", options->threads, "Threads")->capture_default_str();
+  app->add_option("--cpu-isa", options->cpu_isa, "Kernels to use (default: the best here)");
+  app->add_option("--rope-scaling", options->rope_scaling,
+                  "Replaces the model's, as in yarn,factor=4,original=8192");
+  app->add_option("--max-memory", options->max_memory, "Refuse to use more, as in 8GiB");
+  app->add_option("--prompt", options->bench.prompt_tokens, "Prompt tokens")->capture_default_str();
+  app->add_option("--chunk", options->bench.chunk_tokens, "Prompt tokens of one step")
+      ->capture_default_str();
+  app->add_option("--steps", options->bench.decode_steps, "Decode steps")->capture_default_str();
+  app->add_option("--batch", options->bench.batches, "Sequences that decode together")
+      ->delimiter(',')
+      ->capture_default_str();
+  app->add_option("--repeats", options->bench.repeats, "Prefills; the median counts")
+      ->capture_default_str();
+  app->add_flag("--ops", options->ops, "A line an op under each row");
+  app->add_option("--text", options->texts,
+                  "Bits per byte of these files instead; lines <|doc|> divide documents")
+      ->delimiter(',');
+  app->add_option("--window", options->windows.window, "Tokens of a window (--text)")
+      ->capture_default_str();
+  app->add_option("--stride", options->windows.stride, "Tokens from window to window (--text)")
+      ->capture_default_str();
+  app->add_option("--json", options->json, "Also write JSON there; - is standard output");
+}
+
+}  // namespace fathom::cli

@@ -1,0 +1,100 @@
+#include "model/benchmark.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "model/perplexity.h"
+#include "model/test_runner.h"
+
+namespace fathom::model {
+namespace {
+
+class BenchmarkTest : public testing::Test {
+ protected:
+  BenchmarkTest() : golden_("deepseek_v2_lite") {
+    model_ = LoadForTest(golden_.directory, {}, *device_);
+  }
+  StepRunner::Setup Setup(int64_t max_tokens = 0) {
+    return {.device = device_.get(),
+            .pool = &pool_,
+            .cpu = ops::SelectCpu("").value(),
+            .max_tokens = max_tokens};
+  }
+
+  GoldenCase golden_;
+  std::unique_ptr<ops::Device> device_ = ops::MakeCpuDevice();
+  ThreadPool pool_{1, 0};
+  std::unique_ptr<Decoder> model_;
+};
+
+TEST_F(BenchmarkTest, RowsStateWorkAndTime) {
+  const auto rows = RunBenchmark(*model_, Setup(),
+                                 {.prompt_tokens = 40,
+                                  .chunk_tokens = 16,
+                                  .decode_steps = 3,
+                                  .batches = {1, 2},
+                                  .repeats = 2});
+  ASSERT_TRUE(rows) << rows.error().message;
+  ASSERT_EQ(rows->size(), 3u);
+  for (const BenchmarkRow& row : *rows) {
+    EXPECT_GT(row.tokens_per_second(), 0);
+    EXPECT_GE(row.slowest_seconds, row.seconds);
+    double bytes = 0;
+    for (const OpTotals& op : row.ops) bytes += op.bytes;
+    EXPECT_NEAR(bytes, row.total.bytes, 1e-6 * bytes);
+    EXPECT_GT(row.ops[static_cast<size_t>(event::Op::kAttention)].flops, 0);
+    EXPECT_GT(row.ops[static_cast<size_t>(event::Op::kExperts)].bytes, 0);
+  }
+  // Two sequences do twice the work of one, but for the sum of their lengths.
+  const auto& one = (*rows)[1].ops[static_cast<size_t>(event::Op::kAttention)];
+  const auto& two = (*rows)[2].ops[static_cast<size_t>(event::Op::kAttention)];
+  EXPECT_NEAR(two.flops / one.flops, 2.0, 1e-3);
+}
+
+TEST_F(BenchmarkTest, RefusesWhatTheContextCannotHold) {
+  for (const BenchmarkOptions& options :
+       {BenchmarkOptions{.prompt_tokens = 1 << 20}, BenchmarkOptions{.prompt_tokens = 0},
+        BenchmarkOptions{.prompt_tokens = 8, .batches = {0}}}) {
+    EXPECT_FALSE(RunBenchmark(*model_, Setup(), options));
+  }
+}
+
+double BitsOf(std::span<const float> logits, int32_t token) {
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(double{logit});
+  return std::log2(sum) - double{logits[static_cast<size_t>(token)]} / std::log(2.0);
+}
+
+TEST_F(BenchmarkTest, TokenBitsOverWindows) {
+  constexpr int64_t kWindow = 100, kStride = 40, kCount = 230;
+  const std::span<const int32_t> ids = golden_.ids.first(kCount);
+  StepRunner runner = std::move(StepRunner::Make(*model_, Setup(kWindow)).value());
+  const auto bits = TokenBits(runner, model_->vocab_size(), ids, 0,
+                              {.window = kWindow, .stride = kStride, .chunk = 33}, pool_);
+  ASSERT_TRUE(bits) << bits.error().message;
+  ASSERT_EQ(bits->size(), static_cast<size_t>(kCount - 1));
+  const auto vocab = static_cast<size_t>(model_->vocab_size());
+  int64_t counted = 1;
+  for (int64_t start = 0; counted < kCount; start += kStride) {
+    const auto window = ids.subspan(static_cast<size_t>(start),
+                                    static_cast<size_t>(std::min(kWindow, kCount - start)));
+    TestRunner whole(*model_, {.device = device_.get()});
+    const std::vector<float> logits = whole.Run(0, window, kWindow, kWindow);
+    const int64_t end = start + static_cast<int64_t>(window.size());
+    for (int64_t t = counted; t < end; ++t) {
+      const std::span<const float> row(logits.data() + static_cast<size_t>(t - 1 - start) * vocab,
+                                       vocab);
+      EXPECT_NEAR((*bits)[static_cast<size_t>(t - 1)], BitsOf(row, ids[static_cast<size_t>(t)]),
+                  1e-4)
+          << "token " << t;
+    }
+    counted = end;
+  }
+  EXPECT_FALSE(
+      TokenBits(runner, model_->vocab_size(), ids, 0, {.window = 10, .stride = 11}, pool_));
+}
+
+}  // namespace
+}  // namespace fathom::model
