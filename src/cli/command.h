@@ -65,11 +65,13 @@ class Commands {
 // page.
 void AddBenchModel(Commands& commands);
 void AddDiagnose(Commands& commands);
+void AddScrub(Commands& commands);
 void AddTokenize(Commands& commands);
 
 inline void AddAll(Commands& commands) {
   AddBenchModel(commands);
   AddDiagnose(commands);
+  AddScrub(commands);
   AddTokenize(commands);
 }
 

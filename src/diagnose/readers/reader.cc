@@ -76,7 +76,7 @@ constexpr Recording kRecordings[] = {
 
 std::span<const Reader> Readers() { return kReaders; }
 
-Result<SourceId> ReadArtifact(Input& input, Timeline& timeline) {
+Result<const Reader*> FindReader(const Input& input) {
   const std::string_view prefix = input.prefix();
   const Reader* best = nullptr;
   int confidence = 0;
@@ -104,6 +104,11 @@ Result<SourceId> ReadArtifact(Input& input, Timeline& timeline) {
                input.damaged() ? " (the compressed stream is damaged)" : "",
                fmt::join(known, "\n  "));
   }
+  return best;
+}
+
+Result<SourceId> ReadArtifact(Input& input, Timeline& timeline) {
+  FATHOM_ASSIGN_OR_RETURN(const Reader* const best, FindReader(input));
   const SourceId source = timeline.AddSource(input.name(), std::string(best->format));
   if (Status read = best->read(input, timeline, source); !read) {
     return tl::unexpected(WithContext(std::move(read.error()), input.name()));

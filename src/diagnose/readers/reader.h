@@ -26,9 +26,12 @@ struct Reader {
 // All readers.
 std::span<const Reader> Readers();
 
-// Reads one input with the reader that its content asks for. Recordings that need their producer's
-// own tool (.nsys-rep, .ncu-rep, perf.data, Perfetto protobuf) are errors with the export command;
-// other content is an error that lists what was looked for.
+// The reader that the content of `input` asks for. Recordings that need their producer's own tool
+// (.nsys-rep, .ncu-rep, perf.data, Perfetto protobuf) are errors with the export command; other
+// content is an error that lists what was looked for.
+Result<const Reader*> FindReader(const Input& input);
+
+// Reads one input with the reader that its content asks for.
 Result<SourceId> ReadArtifact(Input& input, Timeline& timeline);
 
 // Reads every path (files, directories, "-" for stdin), in order, and aligns their clocks.
