@@ -157,7 +157,8 @@ Api::Api(ApiOptions options, session::Session& session, const Observers& observe
       limits_{.model = session.model().name,
               .vocab_size = session.model().vocab_size,
               .max_context_tokens = session.model().max_context_tokens,
-              .has_chat_template = !session.model().template_family.empty()},
+              .has_chat_template = !session.model().template_family.empty(),
+              .default_sampling = session.model().default_sampling},
       started_unix_s_(WallNowNs() / 1'000'000'000),
       workers_(static_cast<size_t>(options_.workers)),
       random_(std::random_device{}()) {}

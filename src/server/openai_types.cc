@@ -264,6 +264,7 @@ ApiResult<ChatRequest> ParseChatRequest(std::string_view body, const RequestLimi
                      .chat = &request.params,
                      .output = &request.output,
                      .timing = &request.timing};
+  request.params.sampling = limits.default_sampling;
   if (MaybeError error = ReadBody(body, ChatFields(), state)) return tl::unexpected(*error);
   if (MaybeError error = FinishGeneration(state)) return tl::unexpected(*error);
   if (MaybeError error = FinishChat(state)) return tl::unexpected(*error);
@@ -278,6 +279,7 @@ ApiResult<CompletionRequest> ParseCompletionRequest(std::string_view body,
                      .completion = &request,
                      .output = &request.output,
                      .timing = &request.timing};
+  request.params.sampling = limits.default_sampling;
   if (MaybeError error = ReadBody(body, CompletionFields(), state)) return tl::unexpected(*error);
   if (MaybeError error = FinishGeneration(state)) return tl::unexpected(*error);
   if (!state.has_prompt) return tl::unexpected(MissingField("", "prompt"));

@@ -76,6 +76,16 @@ TEST(ChatRequest, DefaultsAreOpenAis) {
   EXPECT_FALSE(r->params.sampling.seed || r->output.stream || r->output.logprobs);
 }
 
+TEST(ChatRequest, LeavesTheModelsOwnSamplingWhereNothingIsSaid) {
+  RequestLimits limits = kLimits;
+  limits.default_sampling.temperature = 0.6f;
+  limits.default_sampling.top_p = 0.95f;
+  const auto r = ParseChatRequest(Chat("\"top_p\":0.5"), limits);
+  ASSERT_TRUE(r);
+  EXPECT_EQ(r->params.sampling.temperature, 0.6f);
+  EXPECT_EQ(r->params.sampling.top_p, 0.5f);
+}
+
 struct BadCase {
   std::string_view body;
   std::string_view code;
