@@ -36,13 +36,12 @@ struct ChatTemplate::Style {
   Tools tools;
   Thinking thinking;
   bool newline_between_outputs;
-
-  bool plain() const { return tools == Tools::kNone; }  // "User: " and "Assistant: " in letters
+  bool plain = false;  // "User: " and "Assistant: " in letters
 };
 
 std::span<const ChatTemplate::Style> ChatTemplate::Styles() {
   static constexpr Style kStyles[] = {
-      {"deepseek-v2", System::kJoined, Strip::kNothing, Tools::kNone, Thinking::kNone, false},
+      {"deepseek-v2", System::kJoined, Strip::kNothing, Tools::kNone, Thinking::kNone, false, true},
       {"deepseek-v2.5", System::kLast, Strip::kNothing, Tools::kV25, Thinking::kNone, true},
       {"deepseek-v3", System::kJoined, Strip::kNothing, Tools::kV25, Thinking::kNone, true},
       {"deepseek-v3.1", System::kJoined, Strip::kToFirstEnd, Tools::kV31, Thinking::kSwitch, false},
@@ -55,6 +54,7 @@ std::span<const ChatTemplate::Style> ChatTemplate::Styles() {
        true},
       {"deepseek-r1-distill-unopened", System::kLast, Strip::kToLastEnd, Tools::kV25,
        Thinking::kByModel, true},
+      {"fathom-tiny", System::kLast, Strip::kToLastEnd, Tools::kNone, Thinking::kTemplate, false},
   };
   return kStyles;
 }
@@ -77,6 +77,7 @@ constexpr KnownTemplate kKnownTemplates[] = {
     {0xc2f46d7352087099, "deepseek-r1-0528"},
     {0xba32bf1af1e18fb7, "deepseek-r1-distill"},
     {0xf1315bf8215a87dd, "deepseek-r1-distill-unopened"},
+    {0x75e607b46d96e156, "fathom-tiny"},
 };
 
 }  // namespace
@@ -93,7 +94,7 @@ class ChatTemplate::Renderer {
 
   RenderedChat Run(std::span<const ChatMessage> messages) {
     out_ = bos_;
-    if (!style_.plain()) System(messages);
+    if (!style_.plain) System(messages);
     size_t last_begin = 0;
     for (const ChatMessage& message : messages) {
       last_begin = out_.size();
@@ -152,7 +153,7 @@ class ChatTemplate::Renderer {
   }
 
   void Message(const ChatMessage& message) {
-    if (style_.plain()) return PlainMessage(message);
+    if (style_.plain) return PlainMessage(message);
     switch (message.role) {
       case ChatRole::kSystem:
         return;  // written in front
@@ -269,10 +270,11 @@ class ChatTemplate::Renderer {
   }
 
   void GenerationPrompt() {
+    if (style_.plain) {
+      out_ += "Assistant:";
+      return;
+    }
     switch (style_.tools) {
-      case Tools::kNone:
-        out_ += "Assistant:";
-        return;
       case Tools::kV31:
         if (is_last_user_ && !is_tool_) Add({kAssistant, thinking_ ? kThink : kEndThink});
         return;
@@ -283,6 +285,7 @@ class ChatTemplate::Renderer {
           out_ += kAssistant;
         }
         return;
+      case Tools::kNone:
       case Tools::kV25:
       case Tools::kR1:
         if (is_tool_) {
@@ -349,7 +352,7 @@ Result<ChatTemplate> ChatTemplate::Select(const Tokenizer& tokenizer,
                  family);
     }
     for (std::string_view token : {kUser, kAssistant}) {
-      if (!style.plain() && !tokenizer.IdOf(token)) {
+      if (!style.plain && !tokenizer.IdOf(token)) {
         return Err(Code::kInvalidArgument,
                    "chat template {} needs the token {}, which the tokenizer does not have", family,
                    token);

@@ -1,14 +1,16 @@
 """Fathom's chat renderers beside jinja2 on the templates that the models publish."""
 import itertools
 import json
+import pathlib
 import subprocess
 
 import jinja2.sandbox
 import pytest
 from published import chat_template, extract, program
 
+MODELS = pathlib.Path(__file__).parent.parent.parent / "models"
 EOS = "<｜end▁of▁sentence｜>"
-# Published template -> (the family that Fathom should see in it, how answers show thinking).
+# Published template -> the family that Fathom should see in it.
 PUBLISHED = {
     "deepseek-v2": "deepseek-v2",
     "deepseek-v2.5": "deepseek-v2.5",
@@ -19,6 +21,8 @@ PUBLISHED = {
     "deepseek-r1-distill-qwen-7b": "deepseek-r1-distill",
     "deepseek-r1-distill-llama-8b": "deepseek-r1-distill",
 }
+# Shipped in models/.
+SHIPPED = {"tiny-deepseek": "fathom-tiny", "tiny-distill": "fathom-tiny"}
 # The first releases of R1 and the distills lacked the opening <think>; nothing else changed.
 UNOPENED = {"deepseek-r1": "deepseek-r1-unopened",
             "deepseek-r1-distill-qwen-7b": "deepseek-r1-distill-unopened"}
@@ -45,12 +49,19 @@ def directory(tmp_path_factory):
     return tmp_path_factory.mktemp("templates")
 
 
-@pytest.fixture(scope="module", params=[(name, False) for name in PUBLISHED] +
+@pytest.fixture(scope="module", params=[(name, False) for name in {**PUBLISHED, **SHIPPED}] +
                 [(name, True) for name in UNOPENED],
                 ids=lambda p: p[0] + ("-unopened" if p[1] else ""))
 def model(request, directory):
     """(family, Jinja source, Fathom's renderer)"""
     name, unopened = request.param
+    if name in SHIPPED:
+        path = MODELS / name
+        source = json.loads((path / "tokenizer_config.json").read_text())["chat_template"]
+        chat = Chat(path)
+        yield SHIPPED[name], source, chat
+        chat.close()
+        return
     source = chat_template(name)
     path = extract(name, directory)
     family = PUBLISHED[name]
@@ -136,7 +147,7 @@ def switches(family):
 
 
 def chats_of(family):
-    if family == "deepseek-v2":
+    if family in ("deepseek-v2", "fathom-tiny"):
         return CHATS
     both = CONTENT_AND_CALLS if family in ("deepseek-r1", "deepseek-r1-unopened", "deepseek-r1-0528",
                                            "deepseek-v3.1") else []
@@ -221,7 +232,7 @@ def test_what_a_family_cannot_do_is_an_error(model):
                                "tools:\n\n### look_up\nDescription: Looks up.\n\nParameters: "
                                '{"type": "object"}\n\nIMPORTANT: ALWAYS adhere')
         assert text.endswith("separators or spaces<｜User｜>a<｜Assistant｜></think>")
-    if family == "deepseek-v2":
+    if family in ("deepseek-v2", "fathom-tiny"):
         assert "no tools" in chat(TOOL_CHATS[0])["error"]
     assert "must not be empty" in chat([])["error"]
     assert "only the last" in chat([assistant("a", prefix=True), user("b")])["error"]
