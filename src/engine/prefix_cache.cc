@@ -117,22 +117,35 @@ PageId PrefixCache::Child(SpaceId space, PageId parent, uint64_t chain,
   return kNoPage;
 }
 
-PrefixCache::Match PrefixCache::Find(const PagePath& path, std::span<const int32_t> tokens) const {
+PrefixCache::Match PrefixCache::Find(PagePath& path, std::span<const int32_t> tokens) const {
   Match match;
   if (!options_.enabled) return match;
   const int32_t limit = std::min(static_cast<int32_t>(path.chains.size()),
                                  (static_cast<int32_t>(tokens.size()) - 1) / options_.page_tokens);
   PageId at = kNoPage;
-  for (int32_t i = 0; i < limit; ++i) {
-    at = Child(path.space, at, path.chains[i], PageOf(tokens, i), PromptTokensOf(path, i));
-    if (at == kNoPage) break;
-    ++match.num_pages;
-    match.unreferenced += pool_.references(at) == 0 ? 1 : 0;
+  // Nothing is evicted before its children, so the same node has the same pages above it.
+  if (path.found != kNoPage && nodes_[path.found].in_tree &&
+      nodes_[path.found].serial == path.found_serial) {
+    at = path.found;
+    match.num_pages = path.found_pages;
   }
+  while (match.num_pages < limit) {
+    const int32_t i = match.num_pages;
+    const PageId next =
+        Child(path.space, at, path.chains[i], PageOf(tokens, i), PromptTokensOf(path, i));
+    if (next == kNoPage) break;
+    at = next;
+    ++match.num_pages;
+  }
+  path.found = at;
+  path.found_pages = match.num_pages;
+  path.found_serial = at == kNoPage ? 0 : nodes_[at].serial;
+  // Who references a page references all above it.
+  for (; at != kNoPage && pool_.references(at) == 0; at = nodes_[at].parent) ++match.unreferenced;
   return match;
 }
 
-PrefixCache::Match PrefixCache::Acquire(const PagePath& path, std::span<const int32_t> tokens,
+PrefixCache::Match PrefixCache::Acquire(PagePath& path, std::span<const int32_t> tokens,
                                         RequestId request, bool stripped_thinking,
                                         std::vector<PageId>& pages) {
   if (!options_.enabled) return {};
@@ -142,19 +155,19 @@ PrefixCache::Match PrefixCache::Acquire(const PagePath& path, std::span<const in
   event.start_ns = sink_.enabled() ? NowNs() : 0;
 
   const Match match = Find(path, tokens);
-  PageId at = kNoPage;
-  for (int32_t i = 0; i < match.num_pages; ++i) {
-    at = Child(path.space, at, path.chains[i], PageOf(tokens, i), PromptTokensOf(path, i));
+  const auto begin = static_cast<std::ptrdiff_t>(pages.size());
+  for (PageId at = path.found; at != kNoPage; at = nodes_[at].parent) {
     if (nodes_[at].evictable) RemoveEvictable(at);
     pool_.Ref(at);
     pages.push_back(at);
   }
+  std::reverse(pages.begin() + begin, pages.end());
   const auto found = static_cast<uint64_t>(match.num_pages) * options_.page_tokens;
   query_tokens_ += tokens.size();
   hit_tokens_ += found;
   if (!sink_.enabled()) return match;
 
-  const Miss miss = Explain(path, tokens, match, at, stripped_thinking);
+  const Miss miss = Explain(path, tokens, match, path.found, stripped_thinking);
   event.value = found;
   event.aux = tokens.size();
   event.duration_ns = NowNs() - event.start_ns;
@@ -194,7 +207,10 @@ PageId PrefixCache::Publish(PagePath& path, std::span<const int32_t> tokens, int
   }
   Node& node = nodes_[page];
   FATHOM_CHECK(!node.in_tree, "page {} is published twice", page);
-  node = Node{.chain = chain, .space = path.space, .prompt_tokens = prompt_tokens};
+  node = Node{.chain = chain,
+              .serial = next_serial_++,
+              .space = path.space,
+              .prompt_tokens = prompt_tokens};
   std::ranges::copy(PageOf(tokens, index), TokensOf(page).begin());
   Link(page, parent, path.space);
   InsertInTable(page);

@@ -45,6 +45,11 @@ struct PagePath {
   SpaceId space = -1;
   int32_t num_prompt = 0;        // leading tokens that take the prompt path
   std::vector<uint64_t> chains;  // hash of the path down to each whole page, as far as known
+  // The deepest page that the last search found, so that the next goes on from there: a waiting
+  // sequence is looked at every step.
+  int32_t found_pages = 0;
+  PageId found = kNoPage;
+  uint64_t found_serial = 0;  // tells whether that page is still the same node
 };
 
 class PrefixCache {
@@ -63,11 +68,11 @@ class PrefixCache {
     int32_t num_pages = 0;
     int32_t unreferenced = 0;
   };
-  Match Find(const PagePath& path, std::span<const int32_t> tokens) const;
+  Match Find(PagePath& path, std::span<const int32_t> tokens) const;
 
   // Finds, references and appends them to `pages`; tells the event stream what was found and why
   // not more.
-  Match Acquire(const PagePath& path, std::span<const int32_t> tokens, RequestId request,
+  Match Acquire(PagePath& path, std::span<const int32_t> tokens, RequestId request,
                 bool stripped_thinking, std::vector<PageId>& pages);
 
   // Makes page `index` of a path, computed and committed, findable. All pages before it are
@@ -95,6 +100,7 @@ class PrefixCache {
   // The node of a page; only meaningful while the page is kept.
   struct Node {
     uint64_t chain = 0;
+    uint64_t serial = 0;  // of its publication, never used again
     SpaceId space = -1;
     int32_t prompt_tokens = 0;  // of the page's tokens
     PageId parent = kNoPage;
@@ -160,6 +166,7 @@ class PrefixCache {
   std::vector<Space> spaces_;
   PageId newest_ = kNoPage;
   PageId oldest_ = kNoPage;
+  uint64_t next_serial_ = 1;
   uint64_t query_tokens_ = 0;
   uint64_t hit_tokens_ = 0;
 };

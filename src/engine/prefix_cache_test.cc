@@ -247,8 +247,23 @@ TEST_F(PrefixCacheTest, OffItOnlyHandsPagesOut) {
   EXPECT_EQ(Ask(Tokens(0, 12)).found, 0);
 }
 
-// Random requests over a small alphabet and a small pool: what is found is always what was
-// computed for exactly these tokens.
+TEST_F(PrefixCacheTest, ASearchGoesOnWhereTheLastEndedWhileThatPageIsTheSame) {
+  Make(4);
+  const std::vector<int32_t> prompt = Tokens(0, 13);
+  PagePath path = cache_->OpenPath(0, "", prompt, 13);
+  EXPECT_EQ(cache_->Find(path, prompt).num_pages, 0);
+  Use(Tokens(0, 8));
+  EXPECT_EQ(cache_->Find(path, prompt).num_pages, 2);
+  EXPECT_EQ(cache_->Find(path, prompt).unreferenced, 2);
+  Use(Tokens(0, 12));
+  EXPECT_EQ(cache_->Find(path, prompt).num_pages, 3);
+  Use(Tokens(500, 16));  // evicts all, and publishes other nodes in the same pages
+  EXPECT_EQ(cache_->Find(path, prompt).num_pages, 0);
+  cache_->ClosePath(path);
+}
+
+// Random requests over a small alphabet and a small pool, half of which search long before they
+// acquire: what is found is always what was computed for exactly these tokens.
 TEST_F(PrefixCacheTest, RandomUseFindsOnlyWhatWasComputedForTheseTokens) {
   Make(12);
   std::vector<std::vector<int32_t>> content(12);  // the whole path's tokens, per page
@@ -257,11 +272,24 @@ TEST_F(PrefixCacheTest, RandomUseFindsOnlyWhatWasComputedForTheseTokens) {
     state = state * 6364136223846793005u + 1442695040888963407u;
     return static_cast<int32_t>((state >> 33) % n);
   };
+  struct Waiting {
+    std::vector<int32_t> tokens;
+    PagePath path;
+  };
+  std::vector<Waiting> waiting;
   uint64_t hits = 0;
   for (int round = 0; round < 3000; ++round) {
-    std::vector<int32_t> tokens(static_cast<size_t>(1 + next(30)));
-    for (int32_t& token : tokens) token = next(16) == 0 ? 1 : 0;
-    PagePath path = cache_->OpenPath(0, "", tokens, 30);
+    std::vector<int32_t> prompt(static_cast<size_t>(1 + next(30)));
+    for (int32_t& token : prompt) token = next(16) == 0 ? 1 : 0;
+    PagePath opened = cache_->OpenPath(0, "", prompt, 30);
+    waiting.push_back({std::move(prompt), std::move(opened)});
+    for (Waiting& w : waiting) cache_->Find(w.path, w.tokens);
+    if (waiting.size() < 5 && next(2) == 0) continue;
+    const auto at = waiting.begin() + next(waiting.size());
+    const std::vector<int32_t> tokens = std::move(at->tokens);
+    PagePath path = std::move(at->path);
+    waiting.erase(at);
+
     std::vector<PageId> pages;
     int32_t published = cache_->Acquire(path, tokens, 1, false, pages).num_pages;
     DrainAll();

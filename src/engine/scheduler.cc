@@ -104,7 +104,7 @@ void Scheduler::Expire(int64_t now_ns, Transitions& transitions) {
 
 void Scheduler::MakeRoomForHead(Transitions& transitions) {
   if (waiting_.empty() || !pending_.empty()) return;
-  const Sequence& head = *waiting_.front();
+  Sequence& head = *waiting_.front();
   if (IsUnderWay(head)) return;
   const int32_t missing = PagesToAdmit(head) - PagesForAdmission();
   const bool has_slot = !free_slots_.empty();
@@ -235,7 +235,7 @@ bool Scheduler::GrowTo(Sequence& sequence, int32_t num_tokens) {
   return true;
 }
 
-int32_t Scheduler::PagesToAdmit(const Sequence& sequence) const {
+int32_t Scheduler::PagesToAdmit(Sequence& sequence) const {
   const PrefixCache::Match match = cache_.Find(sequence.path, sequence.tokens);
   return PagesFor(static_cast<int32_t>(sequence.tokens.size())) - match.num_pages +
          match.unreferenced;
@@ -247,7 +247,7 @@ int32_t Scheduler::PagesForAdmission() const {
   return cache_.Available() - reserve;
 }
 
-bool Scheduler::IsUnderWay(const Sequence& sequence) const {
+bool Scheduler::IsUnderWay(Sequence& sequence) const {
   if (!cache_.enabled()) return false;
   const auto next = static_cast<size_t>(cache_.Find(sequence.path, sequence.tokens).num_pages);
   const size_t usable = (sequence.tokens.size() - 1) / static_cast<size_t>(cache_.page_tokens());

@@ -116,10 +116,10 @@ class Scheduler {
   bool GrowTo(Sequence& sequence, int32_t num_tokens);
   int32_t PagesFor(int32_t num_tokens) const;
   // Pages that admission would take from those available (beyond: those of other sequences).
-  int32_t PagesToAdmit(const Sequence& sequence) const;
+  int32_t PagesToAdmit(Sequence& sequence) const;
   int32_t PagesForAdmission() const;
   // A running sequence is computing the page that this one would need next.
-  bool IsUnderWay(const Sequence& sequence) const;
+  bool IsUnderWay(Sequence& sequence) const;
   void Preempt(Sequence& sequence, Transitions& transitions);
   void GiveBack(Sequence& sequence);
   void Release(Sequence& sequence);
