@@ -12,11 +12,14 @@ Diagnosis Diagnose(Timeline timeline, const Thresholds& thresholds) {
   d.index = std::make_unique<TraceIndex>(*d.timeline);
   d.steps = FindSteps(*d.index);
   d.accounts = Account(*d.index, d.steps);
-  d.findings = RunRules({.timeline = *d.timeline,
-                         .index = *d.index,
-                         .steps = d.steps,
-                         .accounts = d.accounts,
-                         .thresholds = thresholds});
+  d.observations = Observe(*d.timeline);
+  const RuleContext context{.timeline = *d.timeline,
+                            .index = *d.index,
+                            .steps = d.steps,
+                            .accounts = d.accounts,
+                            .thresholds = thresholds};
+  d.findings = RunRules(context);
+  d.recommendations = Recommend(context);
   return d;
 }
 
@@ -32,6 +35,7 @@ std::vector<PhaseSummary> Summarise(const Diagnosis& d) {
         const StepAccount& a = d.accounts[step];
         const auto total = static_cast<double>(std::max<int64_t>(a.wall_ns, 1));
         wall.push_back(total / 1e6);
+        if (d.steps.all[step].num_work == 0) continue;
         busy.push_back(static_cast<double>(a.busy_ns) / total);
         launch.push_back(static_cast<double>(a.idle(GapCause::kLaunchBound)) / total);
         exposed.push_back(static_cast<double>(a.exposed_communication_ns) / total);
@@ -40,6 +44,7 @@ std::vector<PhaseSummary> Summarise(const Diagnosis& d) {
     }
     if (summary.steps == 0) continue;
     summary.counted = wall.size();
+    summary.with_gpu = busy.size();
     summary.p50_ms = Median(wall);
     std::sort(wall.begin(), wall.end());
     const auto rank = static_cast<size_t>(std::ceil(0.99 * static_cast<double>(wall.size())));

@@ -126,11 +126,21 @@ Json JsonReport(const Diagnosis& d, Language language) {
   report["inputs"] = std::move(inputs);
   report["clock_error_us"] = clock_error_us;
   report["trust"] = std::move(trust);
+  Json facts = Json::array();
+  for (const Observation& o : d.observations) {
+    facts.push_back({{"id", o.id},
+                     {"text", Say(language, o.text)},
+                     {"value", OrNull(o.value)},
+                     {"unit", o.unit},
+                     {"alarming", o.alarming}});
+  }
+  report["facts"] = std::move(facts);
   Json phases = Json::object();
   for (const PhaseSummary& s : Summarise(d)) {
     phases[std::string(PhaseName(s.phase))] = {
         {"steps", s.steps},
         {"counted", s.counted},
+        {"with_gpu", s.with_gpu},
         {"p50_ms", OrNull(s.p50_ms)},
         {"p99_ms", OrNull(s.p99_ms)},
         {"busy_pct", OrNull(s.busy_share * 100)},
@@ -143,9 +153,18 @@ Json JsonReport(const Diagnosis& d, Language language) {
   Json recommendations = Json::array();
   for (const Finding& f : d.findings.findings) {
     findings.push_back(FindingOf(d, f, language));
-    recommendations.push_back({{"finding", f.id},
+    recommendations.push_back({{"id", f.id},
+                               {"finding", f.id},
                                {"change", Say(language, f.change)},
+                               {"why", Say(language, f.title)},
                                {"saving_ms_per_step", OrNull(f.saving_ms_per_step)}});
+  }
+  for (const Recommendation& r : d.recommendations) {
+    recommendations.push_back({{"id", r.id},
+                               {"finding", nullptr},
+                               {"change", Say(language, r.change)},
+                               {"why", Say(language, r.why)},
+                               {"saving_ms_per_step", nullptr}});
   }
   report["findings"] = std::move(findings);
   report["recommendations"] = std::move(recommendations);

@@ -1,8 +1,11 @@
 #include "diagnose/report/markdown_report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
+
+#include "diagnose/report/describe.h"
 
 namespace fathom::diagnose {
 namespace {
@@ -22,25 +25,40 @@ std::string Cell(std::string_view text) {
 std::string MarkdownReport(const Diagnosis& d, Language language) {
   std::string out = fmt::format("# fathom diagnose\n\n## {}\n\n", Say(language, "report.trust"));
   for (const Source& source : d.timeline->sources) {
-    out += fmt::format("- {}: {}, {} events, {} dropped\n", Cell(source.path), source.format,
-                       source.stats.kept, source.stats.dropped());
+    out += fmt::format("- {}: {}, {}\n", Cell(source.path), source.format,
+                       Cell(SourceSummary(source, language)));
+    for (const std::string& note : SourceNotes(d, source, language)) {
+      out += fmt::format("  - {}\n", Cell(note));
+    }
   }
-  out += fmt::format(
-      "\n## {}\n\n| phase | steps | p50 ms | p99 ms | busy | launches | "
-      "communication | unexplained |\n|---|---|---|---|---|---|---|---|\n",
-      Say(language, "report.step2"));
-  for (const PhaseSummary& s : Summarise(d)) {
-    out += fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} |\n", PhaseName(s.phase), s.counted,
-                       Number(s.p50_ms), Number(s.p99_ms), Percent(s.busy_share),
-                       Percent(s.launch_bound_share), Percent(s.exposed_communication_share),
-                       Percent(s.unexplained_share));
+  out += fmt::format("\n## {}\n\n", Say(language, "report.step1"));
+  for (const std::string& line : DeviceLines(d, language)) out += "- " + Cell(line) + "\n";
+  for (const Observation& o : d.observations) {
+    const std::string text = Cell(Say(language, o.text));
+    out += o.alarming ? "- **" + text + "**\n" : "- " + text + "\n";
+  }
+  const std::vector<PhaseSummary> phases = Summarise(d);
+  if (d.observations.empty() && d.index->gpus().empty()) {
+    out += "- " + Say(language, "report.nothing_seen") + "\n";
+  }
+  out += fmt::format("\n## {}\n\n", Say(language, "report.step2"));
+  if (phases.empty()) {
+    out += Say(language, "report.no_steps") + "\n";
+  } else {
+    out += fmt::format("| {} | {} | p50 ms | p99 ms | GPU |\n|---|---:|---:|---:|---|\n",
+                       Say(language, "report.phase"), Say(language, "report.steps"));
+  }
+  for (const PhaseSummary& s : phases) {
+    out += fmt::format("| {} | {} | {} | {} | {} |\n", PhaseWord(language, s.phase), s.counted,
+                       Number(s.p50_ms), Number(s.p99_ms), GpuShares(s, language));
   }
   out += fmt::format("\n## {}\n", Say(language, "report.step3"));
   for (const Finding& f : d.findings.findings) {
-    out += fmt::format("\n### {} · {}\n\n{}", f.id, SeverityName(f.severity),
+    out += fmt::format("\n### {} · {}\n\n{}", f.id, SeverityWord(language, f.severity),
                        Cell(Say(language, f.title)));
     if (std::isfinite(f.saving_ms_per_step) && f.saving_ms_per_step > 0) {
-      out += ". " + Say(language, Text{"report.saves", {{"ms", Number(f.saving_ms_per_step)}}});
+      out += ". " +
+             Say(language, Text{"report.saves", {{"ms", Duration(f.saving_ms_per_step * 1e6)}}});
     }
     out += "\n\n";
     for (const Evidence& e : f.evidence) out += "- " + Cell(Say(language, e.text)) + "\n";
@@ -48,10 +66,17 @@ std::string MarkdownReport(const Diagnosis& d, Language language) {
         fmt::format("\n**{}**{}\n", Say(language, "report.change"), Cell(Say(language, f.change)));
   }
   if (d.findings.findings.empty()) out += "\n" + Say(language, "report.no_findings") + "\n";
+  if (!d.recommendations.empty()) {
+    out += fmt::format("\n## {}\n\n", Say(language, "report.recommendations"));
+    for (const Recommendation& r : d.recommendations) {
+      out += fmt::format("- {}: {}. {}{}\n", r.id, Cell(Say(language, r.change)),
+                         Say(language, "report.because"), Cell(Say(language, r.why)));
+    }
+  }
   if (!d.findings.abstained.empty()) {
     out += fmt::format("\n## {}\n\n", Say(language, "report.abstained"));
-    for (const Abstention& a : d.findings.abstained) {
-      out += fmt::format("- {}: {}\n", a.id, Cell(Say(language, a.why)));
+    for (const auto& [why, ids] : AbstentionsByReason(d.findings, language)) {
+      out += fmt::format("- {}: {}\n", Cell(why), fmt::join(ids, ", "));
     }
   }
   return out;

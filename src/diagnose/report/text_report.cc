@@ -7,9 +7,13 @@
 #include <cmath>
 
 #include "base/strings.h"
+#include "diagnose/report/describe.h"
 
 namespace fathom::diagnose {
 namespace {
+
+// Parts of the typical step that a line shows.
+constexpr size_t kShownParts = 6;
 
 class Writer {
  public:
@@ -21,6 +25,7 @@ class Writer {
     Machine();
     Phases();
     Causes();
+    Undecided();
     return std::move(out_);
   }
 
@@ -30,82 +35,60 @@ class Writer {
     out_ += '\n';
   }
   void Heading(std::string_view key) {
-    Line(fmt::format("\n{}{}{}", style_.bold, Say(language_, key), style_.reset));
+    Line(fmt::format("{}{}{}{}", out_.empty() ? "" : "\n", style_.bold, Say(language_, key),
+                     style_.reset));
   }
 
   void Trust() {
-    Line(fmt::format("{}{}{}", style_.bold, Say(language_, "report.trust"), style_.reset));
+    Heading("report.trust");
     for (const Source& source : d_.timeline->sources) {
-      std::string line =
-          fmt::format("  {}  {}  {} events", source.path, source.format, source.stats.kept);
-      if (source.stats.dropped() > 0) line += fmt::format(", {} dropped", source.stats.dropped());
-      if (source.with_stack.value_or(false)) line += ", Python stacks recorded: CPU times inflated";
-      for (size_t i = 0; i < kNumDefects; ++i) {
-        const DefectCount& defect = source.stats.defects[i];
-        if (defect.count == 0) continue;
-        line += fmt::format("\n    {} {} (first at byte {})", defect.count,
-                            DefectName(static_cast<Defect>(i)), defect.first_offset);
-      }
-      Line(line);
+      Line(fmt::format("  {}  {}  {}", source.path, source.format,
+                       SourceSummary(source, language_)));
+      for (const std::string& note : SourceNotes(d_, source, language_)) Line("    " + note);
+    }
+    if (d_.steps.num_captures > 0) {
+      Line("  " +
+           Say(language_, Text{"report.captures", {{"n", std::to_string(d_.steps.num_captures)}}}));
     }
   }
 
   void Machine() {
     Heading("report.step1");
-    for (const Source& source : d_.timeline->sources) {
-      for (const DeviceInfo& device : source.devices) {
-        Line(fmt::format(
-            "  GPU {}: {}, sm{}{}, {} SMs, {}", device.id, device.name, device.compute_major,
-            device.compute_minor, device.num_sms,
-            HumanBytes(static_cast<uint64_t>(std::max<int64_t>(device.memory_bytes, 0)))));
-      }
-    }
+    const size_t before = out_.size();
+    for (const std::string& line : DeviceLines(d_, language_)) Line("  " + line);
     for (const PhaseSummary& s : Summarise(d_)) {
-      Line(
-          fmt::format("  {:8} GPU busy {}, waiting for launches {}, exposed communication {}, "
-                      "unexplained idle {}",
-                      PhaseName(s.phase), Percent(s.busy_share), Percent(s.launch_bound_share),
-                      Percent(s.exposed_communication_share), Percent(s.unexplained_share)));
+      Line(fmt::format("  {:8} {}", PhaseWord(language_, s.phase), GpuShares(s, language_)));
     }
+    for (const Observation& o : d_.observations) {
+      Line(fmt::format("  {}{}{}", o.alarming ? style_.yellow : "", Say(language_, o.text),
+                       o.alarming ? style_.reset : ""));
+    }
+    if (out_.size() == before) Line("  " + Say(language_, "report.nothing_seen"));
   }
 
   void Phases() {
     Heading("report.step2");
-    Line(fmt::format("  {:8} {:>6} {:>9} {:>9}   {}", "phase", "steps", "p50 ms", "p99 ms",
-                     "where a typical step went"));
-    for (const PhaseSummary& s : Summarise(d_)) {
-      Line(fmt::format("  {:8} {:>6} {:>9} {:>9}   {}", PhaseName(s.phase), s.counted,
-                       Number(s.p50_ms), Number(s.p99_ms), Typical(s.phase)));
+    const std::vector<PhaseSummary> phases = Summarise(d_);
+    if (phases.empty()) {
+      Line("  " + Say(language_, "report.no_steps"));
+      return;
+    }
+    Line(fmt::format("  {:8} {:>6} {:>9} {:>9}   {}", Say(language_, "report.phase"),
+                     Say(language_, "report.steps"), "p50 ms", "p99 ms",
+                     Say(language_, "report.typical")));
+    for (const PhaseSummary& s : phases) {
+      Line(fmt::format("  {:8} {:>6} {:>9} {:>9}   {}", PhaseWord(language_, s.phase), s.counted,
+                       Number(s.p50_ms), Number(s.p99_ms), Typical(s)));
     }
   }
 
-  // "gemm 410 us, copy 166 us, ... | idle: launch-bound 3.2 ms": the largest parts of the step
-  // whose wall time is the median.
-  std::string Typical(Phase phase) const {
-    const Bucket* bucket = d_.steps.Main(phase);
-    if (bucket == nullptr || bucket->counted.empty()) return "";
-    std::vector<uint32_t> order = bucket->counted;
-    std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
-      return d_.accounts[a].wall_ns < d_.accounts[b].wall_ns;
-    });
-    const StepAccount& account = d_.accounts[order[order.size() / 2]];
-    std::vector<std::pair<int64_t, std::string>> parts;
-    for (size_t i = 0; i < kNumKernelClasses; ++i) {
-      if (account.busy_by_class[i] > 0) {
-        parts.emplace_back(account.busy_by_class[i],
-                           std::string(KernelClassName(static_cast<KernelClass>(i))));
-      }
-    }
-    for (size_t i = 0; i < kNumGapCauses; ++i) {
-      if (account.idle_by_cause[i] > 0) {
-        parts.emplace_back(account.idle_by_cause[i],
-                           fmt::format("idle:{}", GapCauseName(static_cast<GapCause>(i))));
-      }
-    }
-    std::sort(parts.rbegin(), parts.rend());
+  // "gemm 410 us, copy 166 us, idle: launch-bound 3.2 ms".
+  std::string Typical(const PhaseSummary& s) const {
+    const auto parts = TypicalStep(d_, s.phase, language_);
+    if (parts.empty()) return Say(language_, "report.no_gpu_rows");
     std::string text;
-    for (size_t i = 0; i < std::min<size_t>(parts.size(), 6); ++i) {
-      text += fmt::format("{}{} {}", i ? ", " : "", parts[i].second, HumanNs(parts[i].first));
+    for (size_t i = 0; i < std::min(parts.size(), kShownParts); ++i) {
+      text += fmt::format("{}{} {}", i ? ", " : "", parts[i].first, HumanNs(parts[i].second));
     }
     return text;
   }
@@ -117,11 +100,13 @@ class Writer {
       const std::string_view colour = f.severity == Severity::kSevere ? style_.red
                                       : f.severity == Severity::kWarn ? style_.yellow
                                                                       : style_.dim;
-      Line(fmt::format("  {}{:6}{} {}{}{}: {}", colour, SeverityName(f.severity), style_.reset,
-                       style_.bold, f.id, style_.reset, Say(language_, f.title)));
+      Line(fmt::format("  {}{:6}{} {}{}{}: {}", colour, SeverityWord(language_, f.severity),
+                       style_.reset, style_.bold, f.id, style_.reset, Say(language_, f.title)));
       std::string note;
       if (!std::isnan(f.saving_ms_per_step) && f.saving_ms_per_step > 0) {
-        note = Say(language_, Text{"report.saves", {{"ms", Number(f.saving_ms_per_step)}}}) + ", ";
+        note =
+            Say(language_, Text{"report.saves", {{"ms", Duration(f.saving_ms_per_step * 1e6)}}}) +
+            ", ";
       }
       note += Say(language_,
                   Text{"report.confidence", {{"value", fmt::format("{:.2f}", f.confidence)}}});
@@ -131,16 +116,28 @@ class Writer {
       Line("         " + Say(language_, "report.risk") + Say(language_, f.risk) + "; " +
            Say(language_, "report.undo") + Say(language_, f.undo));
     }
+    if (!d_.recommendations.empty()) {
+      Heading("report.recommendations");
+      for (const Recommendation& r : d_.recommendations) {
+        Line(fmt::format("  {}: {}", r.id, Say(language_, r.change)));
+        Line("         " + Say(language_, "report.because") + Say(language_, r.why));
+      }
+    }
+  }
+
+  void Undecided() {
     if (!d_.findings.abstained.empty()) {
       Heading("report.abstained");
-      for (const Abstention& a : d_.findings.abstained) {
-        Line(fmt::format("  {}: {}", a.id, Say(language_, a.why)));
+      for (const auto& [why, ids] : AbstentionsByReason(d_.findings, language_)) {
+        Line(fmt::format("  {}: {}{}{}", why, style_.dim, fmt::join(ids, ", "), style_.reset));
       }
     }
     if (!d_.findings.clean.empty()) {
       Heading("report.clean");
       Line(fmt::format("  {}", fmt::join(d_.findings.clean, ", ")));
     }
+    Line("");
+    Line(fmt::format("{}{}{}", style_.dim, Say(language_, "report.explain"), style_.reset));
   }
 
   const Diagnosis& d_;

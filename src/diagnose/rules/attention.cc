@@ -104,9 +104,8 @@ void SoftmaxPass(const RuleContext& context, Findings& findings) {
   Finding finding{.id = "softmax-pass", .phase = step.phase};
   finding.severity = severe ? Severity::kSevere : Severity::kWarn;
   finding.confidence = ConfidenceFor(context, *bucket, false);
-  finding.title = {
-      "softmax-pass.title",
-      {{"ms", Milliseconds(static_cast<double>(passes_ns))}, {"share", Percent(share)}}};
+  finding.title = {"softmax-pass.title",
+                   {{"ms", Duration(static_cast<double>(passes_ns))}, {"share", Percent(share)}}};
   std::string shape = "[";
   for (size_t i = 0; i < scores.shape.size(); ++i) {
     shape += (i ? ", " : "") + std::to_string(scores.shape[i]);
@@ -128,8 +127,8 @@ void SoftmaxPass(const RuleContext& context, Findings& findings) {
     fused_ns = flops / (hardware->bf16_flops_per_s * kFusedShareOfRoof) * 1e9;
     finding.evidence.push_back(
         {.text = {"softmax-pass.evidence.fused",
-                  {{"now", Milliseconds(static_cast<double>(passes_ns + products_ns))},
-                   {"fused", Milliseconds(fused_ns)},
+                  {{"now", Duration(static_cast<double>(passes_ns + products_ns))},
+                   {"fused", Duration(fused_ns)},
                    {"gpu", std::string(hardware->name)}}}});
   }
   finding.saving_ms_per_step =

@@ -219,7 +219,7 @@ void KvCopy(const RuleContext& context, Findings& findings) {
   }
   finding.severity = severe && certain ? Severity::kSevere : Severity::kWarn;
   finding.confidence = ConfidenceFor(context, *bucket, false) - (certain ? 0 : 0.35);
-  finding.title = {"kv-copy.title", {{"ms", Milliseconds(total)}, {"share", Percent(share)}}};
+  finding.title = {"kv-copy.title", {{"ms", Duration(total)}, {"share", Percent(share)}}};
   finding.saving_ms_per_step = total / 1e6;
   finding.thresholds.push_back(
       context.thresholds.Used(severe ? "kv-copy.severe_share" : "kv-copy.warn_share"));

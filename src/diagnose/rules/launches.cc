@@ -224,7 +224,7 @@ void GraphMiss(const RuleContext& context, Findings& findings) {
                      {{"missed", std::to_string(missed.size())}, {"steps", std::to_string(steps)}}};
     finding.evidence.push_back(
         {.text = {"graph-miss.evidence.trace",
-                  {{"ms", Milliseconds(excess_ns / static_cast<double>(missed.size()))}}},
+                  {{"ms", Duration(excess_ns / static_cast<double>(missed.size()))}}},
          .slice = context.steps.all[missed.front()].marker,
          .value = excess_ns / 1e6 / static_cast<double>(missed.size()),
          .unit = "ms"});
@@ -363,8 +363,8 @@ void SwitchStall(const RuleContext& context, Findings& findings) {
       {{"count", std::to_string(slow.size())},
        {"of", std::to_string(bucket->counted.size())},
        {"ratio", Number(static_cast<double>(context.account(worst).wall_ns) / typical)},
-       {"ms", Milliseconds(static_cast<double>(context.account(worst).wall_ns))},
-       {"typical", Milliseconds(typical)}}};
+       {"ms", Duration(static_cast<double>(context.account(worst).wall_ns))},
+       {"typical", Duration(typical)}}};
   // The parts of the excess, and what they leave unexplained.
   const double total = static_cast<double>(context.account(worst).wall_ns) - typical;
   double explained = 0;
@@ -373,16 +373,16 @@ void SwitchStall(const RuleContext& context, Findings& findings) {
     explained += part.ns;
     finding.evidence.push_back({.text = {"switch-stall.evidence.part",
                                          {{"what", part.what},
-                                          {"ms", Milliseconds(part.ns)},
+                                          {"ms", Duration(part.ns)},
                                           {"share", Percent(part.ns / total)}}},
                                 .slice = context.steps.all[worst].marker,
                                 .value = part.ns / 1e6,
                                 .unit = "ms"});
   }
-  finding.evidence.push_back({.text = {"switch-stall.evidence.rest",
-                                       {{"ms", Milliseconds(std::max(0.0, total - explained))}}},
-                              .value = std::max(0.0, total - explained) / 1e6,
-                              .unit = "ms"});
+  finding.evidence.push_back(
+      {.text = {"switch-stall.evidence.rest", {{"ms", Duration(std::max(0.0, total - explained))}}},
+       .value = std::max(0.0, total - explained) / 1e6,
+       .unit = "ms"});
   finding.saving_ms_per_step = excess / 1e6 / static_cast<double>(bucket->counted.size());
   finding.thresholds = {context.thresholds.Used("switch-stall.ratio")};
   finding.change = {"switch-stall.change", {}};

@@ -57,6 +57,7 @@ double ConfidenceFor(const RuleContext& context, const Bucket& bucket, bool abou
 // "12.3" with as many digits as make sense.
 std::string Number(double value);
 std::string Percent(double share);
-std::string Milliseconds(double ns);
+// "166 us", "4.56 ms".
+std::string Duration(double ns);
 
 }  // namespace fathom::diagnose

@@ -3,6 +3,7 @@
 #include <limits>
 #include <set>
 
+#include "base/strings.h"
 #include "diagnose/rules/families.h"
 #include "diagnose/rules/rule.h"
 
@@ -104,6 +105,8 @@ std::string Percent(double share) {
   return std::isnan(share) ? "?" : fmt::format("{:.1f}%", share * 100);
 }
 
-std::string Milliseconds(double ns) { return Number(ns / 1e6); }
+std::string Duration(double ns) {
+  return std::isnan(ns) ? "?" : HumanNs(static_cast<int64_t>(std::llround(ns)));
+}
 
 }  // namespace fathom::diagnose

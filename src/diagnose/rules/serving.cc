@@ -318,8 +318,7 @@ void TpCollective(const RuleContext& context, Findings& findings) {
     finding.severity = exposed > 0.3 ? Severity::kSevere : Severity::kWarn;
     // These kernels spin until the slowest rank arrives: their time is not transfer alone.
     finding.confidence = ConfidenceFor(context, *bucket, false) - 0.15;
-    finding.title = {"tp-collective.title",
-                     {{"ms", Milliseconds(ns)}, {"share", Percent(exposed)}}};
+    finding.title = {"tp-collective.title", {{"ms", Duration(ns)}, {"share", Percent(exposed)}}};
     finding.evidence.push_back({.text = {"tp-collective.evidence",
                                          {{"count", std::to_string(count)},
                                           {"per_layer", Number(per_layer)},

@@ -14,12 +14,18 @@ namespace {
 // it.
 constexpr double kQueuedGapNs = 1000;
 
-// The decode bucket if its steps carry GPU work, else nullptr and an abstention.
+// The decode bucket if its steps carry GPU work and what repeats in it can be told from an
+// accident, else nullptr and an abstention.
 const Bucket* DecodeBucket(const RuleContext& context, std::string_view id, Findings& findings) {
   const Bucket* bucket = context.steps.Main(Phase::kDecode);
   if (bucket == nullptr || bucket->counted.empty() ||
       context.steps.all[bucket->counted.front()].num_work == 0) {
     findings.abstained.push_back({id, {"abstain.no_decode_gpu_steps", {}}});
+    return nullptr;
+  }
+  if (bucket->counted.size() < kMinSteps) {
+    findings.abstained.push_back(
+        {id, {"abstain.too_few_steps", {{"least", std::to_string(kMinSteps)}}}});
     return nullptr;
   }
   return bucket;
@@ -113,10 +119,6 @@ std::string ShapeChange(const Timeline& timeline, const std::set<StringId>& shap
 void JitRecompile(const RuleContext& context, Findings& findings) {
   const Bucket* bucket = DecodeBucket(context, "jit-recompile", findings);
   if (bucket == nullptr) return;
-  if (bucket->counted.size() < 2) {
-    findings.abstained.push_back({"jit-recompile", {"abstain.too_few_steps", {{"least", "3"}}}});
-    return;
-  }
   const auto causes = {GapCause::kPlanBuilding, GapCause::kModuleLoad};
   const double share = IdleShare(context, *bucket, causes);
   Finding finding{.id = "jit-recompile", .phase = Phase::kDecode};
@@ -135,8 +137,8 @@ void JitRecompile(const RuleContext& context, Findings& findings) {
                     {{"op", std::string(context.timeline.SliceName(culprit.example))},
                      {"steps", std::to_string(culprit.steps.size())},
                      {"of", std::to_string(bucket->counted.size())},
-                     {"ms", Milliseconds(static_cast<double>(culprit.idle_ns) /
-                                         static_cast<double>(culprit.steps.size()))},
+                     {"ms", Duration(static_cast<double>(culprit.idle_ns) /
+                                     static_cast<double>(culprit.steps.size()))},
                      {"change", change},
                      {"shapes", std::to_string(culprit.shapes.size())}}},
            .slice = culprit.example,
@@ -148,7 +150,7 @@ void JitRecompile(const RuleContext& context, Findings& findings) {
   if (recurring == 0) return;
   finding.severity = *severity;
   finding.confidence = ConfidenceFor(context, *bucket, false);
-  finding.title = {"jit-recompile.title", {{"ms", Milliseconds(idle)}, {"share", Percent(share)}}};
+  finding.title = {"jit-recompile.title", {{"ms", Duration(idle)}, {"share", Percent(share)}}};
   finding.saving_ms_per_step = idle / 1e6;
   finding.thresholds.push_back(context.thresholds.Used("jit-recompile.min_op_ms"));
   finding.change = {"jit-recompile.change", {}};
@@ -183,12 +185,11 @@ void LaunchGap(const RuleContext& context, Findings& findings) {
   const Source& source = context.timeline.sources[context.steps.all[bucket->counted[0]].source];
   finding.severity = *severity;
   finding.confidence = ConfidenceFor(context, *bucket, true);
-  finding.title = {"launch-gap.title",
-                   {{"busy", Milliseconds(busy)},
-                    {"wall", Milliseconds(wall)},
-                    {"share", Percent(busy / wall)}}};
+  finding.title = {
+      "launch-gap.title",
+      {{"busy", Duration(busy)}, {"wall", Duration(wall)}, {"share", Percent(busy / wall)}}};
   finding.evidence.push_back({.text = {"launch-gap.evidence.idle",
-                                       {{"ms", Milliseconds(idle)},
+                                       {{"ms", Duration(idle)},
                                         {"launches", Number(launches)},
                                         {"kernels", Number(kernels)},
                                         {"each_us", Number(idle / std::max(launches, 1.0) / 1e3)}}},
@@ -224,7 +225,7 @@ void CallRule(const RuleContext& context, Findings& findings, std::string_view i
         {.text = {evidence,
                   {{"call", std::string(context.timeline.SliceName(culprit.example))},
                    {"count", Number(culprit.count / steps)},
-                   {"ms", Milliseconds(static_cast<double>(culprit.idle_ns) / steps)},
+                   {"ms", Duration(static_cast<double>(culprit.idle_ns) / steps)},
                    {"stack", context.index.PythonStack(culprit.example, 3)}}},
          .slice = culprit.example,
          .value = static_cast<double>(culprit.idle_ns) / 1e6 / steps,
@@ -232,7 +233,7 @@ void CallRule(const RuleContext& context, Findings& findings, std::string_view i
   }
   finding.severity = *severity;
   finding.confidence = ConfidenceFor(context, *bucket, true);
-  finding.title = {prefix_title, {{"ms", Milliseconds(idle)}, {"share", Percent(share)}}};
+  finding.title = {prefix_title, {{"ms", Duration(idle)}, {"share", Percent(share)}}};
   finding.saving_ms_per_step = idle / 1e6;
   finding.change = {change, {}};
   finding.risk = {risk, {}};

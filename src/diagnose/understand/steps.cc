@@ -69,6 +69,7 @@ class Finder {
       }
       if (!markers_.empty()) break;
     }
+    DropCaptures();
     // Markers that name a phase are worth more than a profiler's own step counter.
     const bool any_phase = std::any_of(markers_.begin(), markers_.end(), [](const Marker& m) {
       return m.text.phase != Phase::kUnknown;
@@ -97,6 +98,41 @@ class Finder {
       outer.push_back(m);
     }
     markers_ = std::move(outer);
+  }
+
+  // A profiler's step in which a graph is captured, and whatever a capture encloses, serves nobody.
+  void DropCaptures() {
+    struct Capture {
+      SourceId source;
+      int64_t start_ns, end_ns;
+      bool range;  // a marker, not a call
+    };
+    std::vector<Capture> captures;
+    std::vector<int8_t> is_begin(timeline_.strings.size(), -1);
+    for (uint32_t s = 0; s < slices_.size(); ++s) {
+      const Category c = slices_.category[s];
+      const bool range = c == Category::kAnnotation || c == Category::kNvtx;
+      if (!range && c != Category::kRuntime && c != Category::kDriver) continue;
+      int8_t& cached = is_begin[slices_.name[s]];
+      if (cached < 0) {
+        const std::string_view name = timeline_.SliceName(s);
+        cached =
+            range ? ParseMarker(name).is_capture : name.find("StreamBeginCapture") != name.npos;
+      }
+      if (cached == 0) continue;
+      captures.push_back(
+          {timeline_.SliceTrack(s).source, slices_.start_ns[s], slices_.end_ns(s), range});
+    }
+    if (captures.empty()) return;
+    std::erase_if(markers_, [&](const Marker& m) {
+      return std::any_of(captures.begin(), captures.end(), [&](const Capture& c) {
+        if (timeline_.SliceTrack(m.slice).source != c.source) return false;
+        const bool inside = c.range && c.start_ns <= m.start_ns && m.end_ns <= c.end_ns;
+        const bool holds =
+            m.text.phase == Phase::kUnknown && m.start_ns <= c.start_ns && c.end_ns <= m.end_ns;
+        return inside || holds;
+      });
+    });
   }
 
   Step StepOf(const Marker& m, size_t gpu) const {

@@ -1,0 +1,154 @@
+#include "diagnose/report/describe.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/strings.h"
+
+namespace fathom::diagnose {
+namespace {
+
+// The step whose wall time is the median of the phase's main bucket; kNone without one.
+uint32_t MedianStep(const Diagnosis& d, Phase phase) {
+  const Bucket* bucket = d.steps.Main(phase);
+  if (bucket == nullptr || bucket->counted.empty()) return kNone;
+  std::vector<uint32_t> order = bucket->counted;
+  std::sort(order.begin(), order.end(),
+            [&](uint32_t a, uint32_t b) { return d.accounts[a].wall_ns < d.accounts[b].wall_ns; });
+  return order[order.size() / 2];
+}
+
+std::string Word(Language language, std::string_view family, std::string_view name) {
+  return Say(language, fmt::format("{}.{}", family, name));
+}
+
+}  // namespace
+
+std::string PhaseWord(Language language, Phase phase) {
+  return Word(language, "phase", PhaseName(phase));
+}
+std::string SeverityWord(Language language, Severity severity) {
+  return Word(language, "severity", SeverityName(severity));
+}
+std::string ClassWord(Language language, KernelClass kind) {
+  return Word(language, "class", KernelClassName(kind));
+}
+std::string CauseWord(Language language, GapCause cause) {
+  return Word(language, "cause", GapCauseName(cause));
+}
+
+std::string SourceSummary(const Source& source, Language language) {
+  std::string line =
+      Say(language, Text{"report.events", {{"n", std::to_string(source.stats.kept)}}});
+  if (source.stats.dropped() > 0) {
+    line += ", " +
+            Say(language, Text{"report.dropped", {{"n", std::to_string(source.stats.dropped())}}});
+  }
+  if (source.with_stack.value_or(false)) line += ", " + Say(language, "report.stacks");
+  return line;
+}
+
+std::vector<std::string> SourceNotes(const Diagnosis& d, const Source& source, Language language) {
+  std::vector<std::string> notes;
+  for (size_t i = 0; i < kNumDefects; ++i) {
+    const DefectCount& defect = source.stats.defects[i];
+    if (defect.count == 0) continue;
+    notes.push_back(
+        Say(language, Text{"report.defect",
+                           {{"n", std::to_string(defect.count)},
+                            {"what", Word(language, "defect", DefectName(static_cast<Defect>(i)))},
+                            {"at", std::to_string(defect.first_offset)}}}));
+  }
+  const bool alone = d.timeline->sources.size() < 2;
+  if (alone || source.clock == ClockDomain::kNone) return notes;
+  if (!source.aligned) {
+    notes.push_back(Say(language, "report.clock_loose"));
+  } else if (source.error_ns > 0) {  // 0: it is the clock that the others are put on
+    notes.push_back(Say(
+        language,
+        Text{"report.clock", {{"how", source.alignment}, {"error", HumanNs(source.error_ns)}}}));
+  }
+  return notes;
+}
+
+std::vector<std::string> DeviceLines(const Diagnosis& d, Language language) {
+  std::vector<std::string> lines;
+  const auto gpus = d.index->gpus();
+  for (SourceId id = 0; id < d.timeline->sources.size(); ++id) {
+    std::vector<std::string> working;
+    const std::vector<DeviceInfo>& devices = d.timeline->sources[id].devices;
+    for (const DeviceInfo& device : devices) {
+      const bool works = std::any_of(gpus.begin(), gpus.end(), [&](const GpuKey& gpu) {
+        return gpu == GpuKey{id, device.id};
+      });
+      if (!works) continue;
+      const auto memory = static_cast<uint64_t>(std::max<int64_t>(device.memory_bytes, 0));
+      working.push_back(Say(
+          language,
+          Text{"report.device",
+               {{"id", std::to_string(device.id)},
+                {"name", device.name.empty() ? Say(language, "report.unnamed_gpu") : device.name},
+                {"arch", fmt::format("{}{}", device.compute_major, device.compute_minor)},
+                {"sms", std::to_string(device.num_sms)},
+                {"memory", HumanBytes(memory)}}}));
+    }
+    if (devices.size() > working.size()) {
+      lines.push_back(Say(language, Text{"report.devices",
+                                         {{"listed", std::to_string(devices.size())},
+                                          {"used", std::to_string(working.size())}}}));
+    }
+    lines.insert(lines.end(), working.begin(), working.end());
+  }
+  return lines;
+}
+
+std::string GpuShares(const PhaseSummary& s, Language language) {
+  if (s.with_gpu == 0) return Say(language, "report.no_gpu_rows");
+  return Say(language, Text{"report.gpu_shares",
+                            {{"busy", Percent(s.busy_share)},
+                             {"launch", Percent(s.launch_bound_share)},
+                             {"comm", Percent(s.exposed_communication_share)},
+                             {"unknown", Percent(s.unexplained_share)}}});
+}
+
+std::vector<std::pair<std::string, int64_t>> TypicalStep(const Diagnosis& d, Phase phase,
+                                                         Language language) {
+  std::vector<std::pair<std::string, int64_t>> parts;
+  const uint32_t step = MedianStep(d, phase);
+  if (step == kNone || d.steps.all[step].num_work == 0) return parts;
+  const StepAccount& account = d.accounts[step];
+  for (size_t i = 0; i < kNumKernelClasses; ++i) {
+    if (account.busy_by_class[i] > 0) {
+      parts.emplace_back(ClassWord(language, static_cast<KernelClass>(i)),
+                         account.busy_by_class[i]);
+    }
+  }
+  for (size_t i = 0; i < kNumGapCauses; ++i) {
+    if (account.idle_by_cause[i] > 0) {
+      parts.emplace_back(
+          Say(language,
+              Text{"report.idle", {{"cause", CauseWord(language, static_cast<GapCause>(i))}}}),
+          account.idle_by_cause[i]);
+    }
+  }
+  std::stable_sort(parts.begin(), parts.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  return parts;
+}
+
+std::vector<std::pair<std::string, std::vector<std::string_view>>> AbstentionsByReason(
+    const Findings& findings, Language language) {
+  std::vector<std::pair<std::string, std::vector<std::string_view>>> groups;
+  for (const Abstention& a : findings.abstained) {
+    const std::string why = Say(language, a.why);
+    auto it = std::find_if(groups.begin(), groups.end(),
+                           [&](const auto& group) { return group.first == why; });
+    if (it == groups.end()) it = groups.insert(groups.end(), {why, {}});
+    it->second.push_back(a.id);
+  }
+  return groups;
+}
+
+}  // namespace fathom::diagnose

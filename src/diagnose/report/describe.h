@@ -1,0 +1,36 @@
+#pragma once
+// Parts of a report that its text, Markdown and HTML forms share, already in words.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "diagnose/diagnosis.h"
+#include "diagnose/report/catalogue.h"
+
+namespace fathom::diagnose {
+
+std::string PhaseWord(Language language, Phase phase);
+std::string SeverityWord(Language language, Severity severity);
+std::string ClassWord(Language language, KernelClass kind);
+std::string CauseWord(Language language, GapCause cause);
+
+// "128047 events, 3 dropped, Python stacks recorded: ...": one input in a line, without its path.
+std::string SourceSummary(const Source& source, Language language);
+// Its defects and its clock, one a line; the clock only where there is another to compare with.
+std::vector<std::string> SourceNotes(const Diagnosis& d, const Source& source, Language language);
+
+// The GPUs that did something, and how many others an input lists.
+std::vector<std::string> DeviceLines(const Diagnosis& d, Language language);
+
+// "GPU busy 13.3 %, ...", or that no GPU rows are there.
+std::string GpuShares(const PhaseSummary& summary, Language language);
+
+// Largest parts of a phase's median step: class or cause, and nanoseconds.
+std::vector<std::pair<std::string, int64_t>> TypicalStep(const Diagnosis& d, Phase phase,
+                                                         Language language);
+
+// Rules that abstained for the same reason, together: reason, then their ids.
+std::vector<std::pair<std::string, std::vector<std::string_view>>> AbstentionsByReason(
+    const Findings& findings, Language language);
+
+}  // namespace fathom::diagnose

@@ -1,0 +1,176 @@
+#include "diagnose/rules/recommend.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "diagnose/understand/observations.h"
+#include "diagnose/understand/signals.h"
+
+namespace fathom::diagnose {
+namespace {
+
+// A batch is sized for this share of the cache: growth of running sequences needs the rest.
+constexpr double kUsableCache = 0.9;
+// The recommended batch must differ this much from what ran before it is worth a change.
+constexpr double kWorthChanging = 1.2;
+// A prefill chunk may stretch a step to this many times a pure decode step.
+constexpr double kMixedStepRatio = 2;
+// A fit that misses held-out steps by more than this is not used.
+constexpr double kMaxModelError = 0.15;
+
+double QuantileOfSorted(const std::vector<double>& sorted, double q) {
+  return sorted[static_cast<size_t>(q * static_cast<double>(sorted.size() - 1) + 0.5)];
+}
+
+// What logs and metrics say about the cache and the batch.
+struct CacheEvidence {
+  std::vector<double> tokens_per_sequence;  // one a window
+  std::vector<double> eager_batches;        // running requests where no graph ran
+  double capacity = 0;                      // tokens; 0: unknown
+  double most_running = 0, most_waiting = 0, most_usage = 0, preemptions = 0;
+  bool fp8 = false;
+};
+
+CacheEvidence Collect(const Timeline& t) {
+  CacheEvidence e;
+  for (const LogLine& line : t.log_lines) {
+    if (const auto tokens = t.Value(line, LogField::kKvCapacityTokens)) e.capacity = *tokens;
+  }
+  double cumulative = 0;
+  for (const LogLine& line : t.log_lines) {
+    const auto running = t.Value(line, LogField::kRunning);
+    const auto usage = t.Value(line, LogField::kKvUsage);
+    const auto tokens = t.Value(line, LogField::kTokens);
+    e.most_running = std::max(e.most_running, running.value_or(0));
+    e.most_waiting = std::max(e.most_waiting, t.Value(line, LogField::kWaiting).value_or(0));
+    e.most_usage = std::max(e.most_usage, usage.value_or(0));
+    const double preempted = t.Value(line, LogField::kPreemptions).value_or(0);
+    if (line.kind == LogKind::kEvent) {
+      cumulative = std::max(cumulative, preempted);
+    } else {
+      e.preemptions += preempted;
+    }
+    e.preemptions += t.Value(line, LogField::kRetracted).value_or(0);
+    // Rounded to a percent, a small use says little about the capacity.
+    if (e.capacity == 0 && tokens && usage && *usage >= 0.2) e.capacity = *tokens / *usage;
+    if (running && *running > 0) {
+      if (tokens) {
+        e.tokens_per_sequence.push_back(*tokens / *running);
+      } else if (usage && e.capacity > 0) {
+        e.tokens_per_sequence.push_back(*usage * e.capacity / *running);
+      }
+      if (t.Value(line, LogField::kCudaGraph) == 0.0 && line.kind == LogKind::kDecode) {
+        e.eager_batches.push_back(*running);
+      }
+    }
+  }
+  e.preemptions += cumulative;
+  for (const SignalSeries& s : FindSignal(t, Signal::kKvUsage)) {
+    e.most_usage = std::max(e.most_usage, s.Quantile(1));
+  }
+  for (const SignalSeries& s : FindSignal(t, Signal::kPreemptions)) {
+    e.preemptions += std::max(0.0, s.value.back() - (s.size() > 1 ? s.value.front() : 0));
+  }
+  for (const Series& s : t.series) {
+    e.fp8 = e.fp8 || (t.Name(s.name).ends_with("cache_config_info") &&
+                      t.Name(s.labels).find("cache_dtype=\"fp8") != std::string_view::npos);
+  }
+  std::sort(e.tokens_per_sequence.begin(), e.tokens_per_sequence.end());
+  std::sort(e.eager_batches.begin(), e.eager_batches.end());
+  return e;
+}
+
+void MaxBatch(const CacheEvidence& e, std::vector<Recommendation>& out) {
+  if (e.capacity <= 0 || e.tokens_per_sequence.empty()) return;
+  const double tokens = QuantileOfSorted(e.tokens_per_sequence, 0.95);
+  const double batch = std::floor(kUsableCache * e.capacity / std::max(tokens, 1.0));
+  const bool too_many = e.preemptions > 0 || e.most_usage > kFullCache;
+  const bool room = e.most_waiting > 0 && batch > kWorthChanging * e.most_running;
+  if (batch < 1 || (!room && !(too_many && batch < e.most_running))) return;
+  out.push_back({"max-batch",
+                 {"recommend.max_batch", {{"batch", Number(batch)}}},
+                 {"recommend.max_batch.why",
+                  {{"tokens", Number(std::round(tokens))},
+                   {"capacity", Number(std::round(e.capacity))},
+                   {"running", Number(e.most_running)},
+                   {"waiting", Number(e.most_waiting)}}}});
+}
+
+void KvDtype(const CacheEvidence& e, std::vector<Recommendation>& out) {
+  if (e.fp8 || (e.most_usage <= kFullCache && e.preemptions <= 0)) return;
+  out.push_back({"kv-dtype",
+                 {"recommend.kv_dtype", {}},
+                 {"recommend.kv_dtype.why",
+                  {{"usage", Percent(e.most_usage)}, {"n", Number(e.preemptions)}}}});
+}
+
+void CaptureSizes(const CacheEvidence& e, std::vector<Recommendation>& out) {
+  if (e.eager_batches.empty()) return;
+  out.push_back(
+      {"capture-sizes",
+       {"recommend.capture_sizes", {{"batch", Number(QuantileOfSorted(e.eager_batches, 0.99))}}},
+       {"recommend.capture_sizes.why",
+        {{"n", std::to_string(e.eager_batches.size())},
+         {"least", Number(e.eager_batches.front())},
+         {"most", Number(e.eager_batches.back())}}}});
+}
+
+// wall = a + b * prompt tokens over mixed steps, fitted on the even ones, checked on the odd ones.
+void ChunkTokens(const RuleContext& context, std::vector<Recommendation>& out) {
+  std::vector<std::pair<double, double>> fit, held_out;
+  for (uint32_t i = 0; i < context.steps.all.size(); ++i) {
+    const Step& step = context.steps.all[i];
+    if (step.phase != Phase::kMixed || step.warmup || std::isnan(step.prompt_tokens)) continue;
+    auto& to = (fit.size() + held_out.size()) % 2 == 0 ? fit : held_out;
+    to.emplace_back(step.prompt_tokens, static_cast<double>(context.account(i).wall_ns));
+  }
+  const Bucket* decode = context.steps.Main(Phase::kDecode);
+  if (fit.size() + held_out.size() < kMinTailSteps || decode == nullptr ||
+      decode->counted.size() < kMinSteps) {
+    return;
+  }
+  double mx = 0, my = 0, xx = 0, xy = 0;
+  for (const auto& [x, y] : fit) {
+    mx += x / static_cast<double>(fit.size());
+    my += y / static_cast<double>(fit.size());
+  }
+  for (const auto& [x, y] : fit) {
+    xx += (x - mx) * (x - mx);
+    xy += (x - mx) * (y - my);
+  }
+  if (xx <= 0 || xy <= 0) return;
+  const double slope = xy / xx;
+  const double base = my - slope * mx;
+  std::vector<double> errors;
+  for (const auto& [x, y] : held_out) errors.push_back(std::fabs(base + slope * x - y) / y);
+  const double error = Median(errors);
+  const double typical = MedianOver(
+      *decode, [&](uint32_t s) { return static_cast<double>(context.account(s).wall_ns); });
+  const double chunk = (kMixedStepRatio * typical - base) / slope;
+  double largest = 0;
+  for (const auto& [x, y] : fit) largest = std::max(largest, x);
+  // Only a smaller chunk than what ran is a change; beyond the data the line is a guess.
+  if (error > kMaxModelError || chunk < 1 || chunk >= largest) return;
+  out.push_back({"chunk-tokens",
+                 {"recommend.chunk_tokens", {{"tokens", Number(std::round(chunk))}}},
+                 {"recommend.chunk_tokens.why",
+                  {{"base", Duration(base)},
+                   {"per_token", Duration(slope)},
+                   {"error", Percent(error)},
+                   {"typical", Duration(typical)}}}});
+}
+
+}  // namespace
+
+std::vector<Recommendation> Recommend(const RuleContext& context) {
+  std::vector<Recommendation> out;
+  const CacheEvidence evidence = Collect(context.timeline);
+  MaxBatch(evidence, out);
+  KvDtype(evidence, out);
+  CaptureSizes(evidence, out);
+  ChunkTokens(context, out);
+  return out;
+}
+
+}  // namespace fathom::diagnose

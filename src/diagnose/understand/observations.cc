@@ -1,0 +1,353 @@
+#include "diagnose/understand/observations.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <map>
+#include <string>
+
+#include "base/strings.h"
+#include "diagnose/rules/rule.h"
+#include "diagnose/understand/signals.h"
+
+namespace fathom::diagnose {
+namespace {
+
+struct Gauge {
+  double sum = 0;
+  double max = 0;
+  size_t n = 0;
+  void Add(double value) {
+    sum += value;
+    max = n == 0 ? value : std::max(max, value);
+    ++n;
+  }
+  double mean() const { return sum / static_cast<double>(n); }
+};
+
+// What a server's log lines and its metrics both may say.
+struct ServerState {
+  Gauge running, waiting, kv_usage, decode_rate, hit_rate, accept_length, accept_rate;
+  double preemptions = 0;
+  bool counts_preemptions = false;
+  size_t windows = 0;            // with both a queue length and a cache use
+  size_t pressed = 0;            // of them, waiting > 0 with a full cache
+  size_t batches = 0;            // decode batches that say whether a graph ran
+  size_t eager = 0;              // of them, without
+  double hits = 0, queries = 0;  // tokens, from counters
+};
+
+void AddLog(const Timeline& t, ServerState& state) {
+  double cumulative = 0;
+  for (const LogLine& line : t.log_lines) {
+    const auto add = [&](LogField field, Gauge& gauge) {
+      const auto value = t.Value(line, field);
+      if (value) gauge.Add(*value);
+      return value;
+    };
+    add(LogField::kRunning, state.running);
+    const auto waiting = add(LogField::kWaiting, state.waiting);
+    const auto usage = add(LogField::kKvUsage, state.kv_usage);
+    add(LogField::kDecodeTokensPerS, state.decode_rate);
+    add(LogField::kPrefixHitRate, state.hit_rate);
+    add(LogField::kAcceptLength, state.accept_length);
+    add(LogField::kAcceptRate, state.accept_rate);
+    if (waiting && usage) {
+      ++state.windows;
+      state.pressed += *waiting > 0 && *usage > kFullCache ? 1 : 0;
+    }
+    for (const LogField field : {LogField::kPreemptions, LogField::kRetracted}) {
+      const auto value = t.Value(line, field);
+      if (!value) continue;
+      state.counts_preemptions = true;
+      // An event states the count since the start, a statistics line that of its window.
+      if (line.kind == LogKind::kEvent && field == LogField::kPreemptions) {
+        cumulative = std::max(cumulative, *value);
+      } else {
+        state.preemptions += *value;
+      }
+    }
+    const auto cached = t.Value(line, LogField::kCachedTokens);
+    const auto fresh = t.Value(line, LogField::kNewTokens);
+    if (cached && fresh) {
+      state.hits += *cached;
+      state.queries += *cached + *fresh;
+    }
+    if (line.kind != LogKind::kDecode) continue;
+    if (const auto graph = t.Value(line, LogField::kCudaGraph)) {
+      ++state.batches;
+      state.eager += *graph == 0 ? 1 : 0;
+    }
+  }
+  state.preemptions += cumulative;
+}
+
+double Growth(const SignalSeries& s) {
+  return s.size() >= 2 ? s.value.back() - s.value.front() : s.value.front();
+}
+
+void AddMetrics(const Timeline& t, ServerState& state) {
+  for (const SignalSeries& s : FindSignal(t, Signal::kRunning)) {
+    for (const double v : s.value) state.running.Add(v);
+  }
+  const auto usage = FindSignal(t, Signal::kKvUsage);
+  for (const SignalSeries& s : usage) {
+    for (const double v : s.value) state.kv_usage.Add(v);
+  }
+  for (const SignalSeries& s : FindSignal(t, Signal::kWaiting)) {
+    for (const double v : s.value) state.waiting.Add(v);
+    for (const SignalSeries& u : usage) {
+      if (u.source != s.source || u.size() != s.size()) continue;
+      for (size_t i = 0; i < s.size(); ++i) {
+        ++state.windows;
+        state.pressed += s.value[i] > 0 && u.value[i] > kFullCache ? 1 : 0;
+      }
+      break;
+    }
+  }
+  for (const SignalSeries& s : FindSignal(t, Signal::kPreemptions)) {
+    state.counts_preemptions = true;
+    state.preemptions += std::max(0.0, Growth(s));
+  }
+  for (const SignalSeries& s : FindSignal(t, Signal::kPrefixQueries)) state.queries += Growth(s);
+  for (const SignalSeries& s : FindSignal(t, Signal::kPrefixHits)) state.hits += Growth(s);
+  for (const SignalSeries& s : FindSignal(t, Signal::kGenerated)) {
+    if (s.size() < 2 || s.t_ns.back() <= s.t_ns.front()) continue;
+    const double seconds = static_cast<double>(s.t_ns.back() - s.t_ns.front()) / 1e9;
+    state.decode_rate.Add(Growth(s) / seconds);
+  }
+}
+
+class Observer {
+ public:
+  explicit Observer(const Timeline& timeline) : t_(timeline) {}
+
+  std::vector<Observation> Run() {
+    Server();
+    Startup();
+    Latencies();
+    GpuActivity();
+    Events();
+    return std::move(out_);
+  }
+
+ private:
+  void Add(std::string_view id, Text text, double value, std::string_view unit,
+           bool alarming = false) {
+    out_.push_back({id, std::move(text), value, unit, alarming});
+  }
+
+  void Server() {
+    ServerState s;
+    AddLog(t_, s);
+    AddMetrics(t_, s);
+    if (s.running.n > 0) {
+      Add("requests",
+          {"observe.requests",
+           {{"mean", Number(s.running.mean())},
+            {"max", Number(s.running.max)},
+            {"waiting", s.waiting.n > 0 ? Number(s.waiting.max) : "?"}}},
+          s.running.max, "requests");
+    }
+    if (s.kv_usage.n > 0) {
+      Add("kv-usage",
+          {"observe.kv_usage",
+           {{"mean", Percent(s.kv_usage.mean())}, {"max", Percent(s.kv_usage.max)}}},
+          s.kv_usage.max, "share", s.kv_usage.max > kFullCache);
+    }
+    if (s.windows > 0 && s.pressed > 0) {
+      Add("queue-pressure",
+          {"observe.queue_pressure",
+           {{"n", std::to_string(s.pressed)}, {"of", std::to_string(s.windows)}}},
+          static_cast<double>(s.pressed) / static_cast<double>(s.windows), "share", true);
+    }
+    if (s.counts_preemptions) {
+      Add("preemptions", {"observe.preemptions", {{"n", Number(s.preemptions)}}}, s.preemptions,
+          "count", s.preemptions > 0);
+    }
+    if (s.batches > 0) {
+      const double share = static_cast<double>(s.eager) / static_cast<double>(s.batches);
+      Add("graph-misses",
+          {"observe.graph_misses",
+           {{"n", std::to_string(s.eager)}, {"of", std::to_string(s.batches)}}},
+          share, "share", share > 0.05);
+    }
+    if (s.queries > 0) {
+      Add("prefix-hit-rate",
+          {"observe.hit_rate", {{"rate", Percent(s.hits / s.queries)}, {"n", Number(s.queries)}}},
+          s.hits / s.queries, "share");
+    } else if (s.hit_rate.n > 0) {
+      Add("prefix-hit-rate",
+          {"observe.hit_rate_log",
+           {{"rate", Percent(s.hit_rate.mean())}, {"n", std::to_string(s.hit_rate.n)}}},
+          s.hit_rate.mean(), "share");
+    }
+    if (s.accept_length.n > 0 || s.accept_rate.n > 0) {
+      Add("speculation",
+          {"observe.speculation",
+           {{"length", s.accept_length.n > 0 ? Number(s.accept_length.mean()) : "?"},
+            {"rate", s.accept_rate.n > 0 ? Percent(s.accept_rate.mean()) : "?"}}},
+          s.accept_length.n > 0 ? s.accept_length.mean() : s.accept_rate.mean(),
+          s.accept_length.n > 0 ? "tokens a step" : "share");
+    }
+    if (s.decode_rate.n > 0) {
+      Add("generation",
+          {"observe.generation",
+           {{"mean", Number(s.decode_rate.mean())}, {"max", Number(s.decode_rate.max)}}},
+          s.decode_rate.mean(), "tokens/s");
+    }
+  }
+
+  void Startup() {
+    Gauge capacity, capture_s, capture_bytes, compile_s;
+    for (const LogLine& line : t_.log_lines) {
+      const auto add = [&](LogField field, Gauge& gauge) {
+        if (const auto value = t_.Value(line, field)) gauge.Add(*value);
+      };
+      add(LogField::kKvCapacityTokens, capacity);
+      add(LogField::kGraphCaptureS, capture_s);
+      add(LogField::kGraphCaptureBytes, capture_bytes);
+      add(LogField::kCompileS, compile_s);
+    }
+    if (capacity.n > 0) {
+      Add("kv-capacity", {"observe.kv_capacity", {{"tokens", Number(capacity.max)}}}, capacity.max,
+          "tokens");
+    }
+    if (capture_s.n > 0) {
+      const std::string bytes =
+          capture_bytes.n > 0 ? HumanBytes(static_cast<uint64_t>(capture_bytes.max)) : "?";
+      Add("graph-capture",
+          {"observe.graph_capture", {{"s", Number(capture_s.max)}, {"bytes", bytes}}},
+          capture_s.max, "s");
+    }
+    if (compile_s.n > 0) {
+      Add("compile", {"observe.compile", {{"s", Number(compile_s.max)}}}, compile_s.max, "s");
+    }
+  }
+
+  // Latency histograms of the server: buckets of all label sets add up.
+  void Latencies() {
+    constexpr std::string_view kWanted[] = {
+        "time_to_first_token_seconds", "inter_token_latency_seconds",
+        "time_per_output_token_seconds", "e2e_request_latency_seconds",
+        "request_queue_time_seconds"};
+    struct Ends {
+      double first = 0, last = 0;
+      size_t n = 0;
+    };
+    std::map<uint32_t, Ends> ends;
+    std::map<uint32_t, std::pair<StringId, double>> wanted;  // series -> histogram, upper bound
+    for (uint32_t i = 0; i < t_.series.size(); ++i) {
+      const Series& series = t_.series[i];
+      if (series.kind != SeriesKind::kHistogramBucket) continue;
+      const std::string_view name = t_.Name(series.name);
+      const bool is_latency =
+          std::any_of(std::begin(kWanted), std::end(kWanted),
+                      [&](std::string_view w) { return name.find(w) != std::string_view::npos; });
+      const auto bound = is_latency ? UpperBound(t_.Name(series.labels)) : std::nullopt;
+      if (bound) wanted[i] = {series.name, *bound};
+    }
+    if (wanted.empty()) return;
+    for (size_t i = 0; i < t_.samples.size(); ++i) {
+      if (!wanted.contains(t_.samples.series[i])) continue;
+      Ends& e = ends[t_.samples.series[i]];
+      if (e.n++ == 0) e.first = t_.samples.value[i];
+      e.last = t_.samples.value[i];
+    }
+    std::map<StringId, std::map<double, double>> histograms;
+    for (const auto& [series, e] : ends) {
+      const auto& [name, bound] = wanted[series];
+      histograms[name][bound] += e.n >= 2 && e.last >= e.first ? e.last - e.first : e.last;
+    }
+    for (const auto& [name, buckets] : histograms) {
+      const std::vector<std::pair<double, double>> cumulative(buckets.begin(), buckets.end());
+      if (cumulative.back().second <= 0) continue;
+      const HistogramQuantile p50 = QuantileOf(cumulative, 0.5);
+      const HistogramQuantile p99 = QuantileOf(cumulative, 0.99);
+      std::string title(t_.Name(name));
+      title.resize(title.size() - std::string_view("_bucket").size());
+      Add("latency",
+          {"observe.latency",
+           {{"name", title},
+            {"p50", Range(p50)},
+            {"p99", Range(p99)},
+            {"n", Number(cumulative.back().second)}}},
+          p99.up_to, "s");
+    }
+  }
+
+  static std::optional<double> UpperBound(std::string_view labels) {
+    const size_t at = labels.find("le=\"");
+    if (at == std::string_view::npos) return std::nullopt;
+    const std::string_view text = labels.substr(at + 4, labels.find('"', at + 4) - at - 4);
+    if (text == "+Inf") return std::numeric_limits<double>::infinity();
+    double value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    return error == std::errc() ? std::optional(value) : std::nullopt;
+  }
+
+  static std::string Range(const HistogramQuantile& q) {
+    if (std::isinf(q.up_to)) return "> " + HumanNs(std::llround(q.above * 1e9));
+    return HumanNs(std::llround(q.above * 1e9)) + " .. " + HumanNs(std::llround(q.up_to * 1e9));
+  }
+
+  // One line a GPU: the best-defined source of each signal.
+  void GpuActivity() {
+    std::map<int32_t, std::map<Signal, double>> gpus;
+    for (const Signal signal :
+         {Signal::kGpuBusy, Signal::kSmActive, Signal::kDramActive, Signal::kPcieRx}) {
+      for (const SignalSeries& s : FindSignal(t_, signal)) {
+        gpus[s.device].try_emplace(signal, s.Mean());
+      }
+    }
+    for (const auto& [gpu, means] : gpus) {
+      const auto share = [&](Signal signal) {
+        const auto it = means.find(signal);
+        return it == means.end() ? "?" : Percent(it->second);
+      };
+      const auto pcie = means.find(Signal::kPcieRx);
+      const bool sm = means.contains(Signal::kSmActive);
+      Add("gpu-activity",
+          {"observe.gpu",
+           {{"gpu", std::to_string(gpu)},
+            {"busy", share(sm ? Signal::kSmActive : Signal::kGpuBusy)},
+            {"memory", share(Signal::kDramActive)},
+            {"pcie", pcie == means.end() ? "?" : Number(pcie->second / 1e9)}}},
+          means.contains(Signal::kGpuBusy) ? means.at(Signal::kGpuBusy)
+                                           : std::numeric_limits<double>::quiet_NaN(),
+          "share");
+    }
+  }
+
+  void Events() {
+    std::map<StringId, size_t> counts;
+    for (const LogLine& line : t_.log_lines) {
+      if (line.kind == LogKind::kEvent && line.text != 0) ++counts[line.text];
+    }
+    for (const auto& [text, n] : counts) {
+      Add("log-event",
+          {"observe.event", {{"n", std::to_string(n)}, {"text", std::string(t_.Name(text))}}},
+          static_cast<double>(n), "count", t_.Name(text).find("Abort") == std::string_view::npos);
+    }
+  }
+
+  const Timeline& t_;
+  std::vector<Observation> out_;
+};
+
+}  // namespace
+
+HistogramQuantile QuantileOf(const std::vector<std::pair<double, double>>& cumulative, double q) {
+  HistogramQuantile at;
+  const double rank = q * cumulative.back().second;
+  for (const auto& [bound, count] : cumulative) {
+    at.up_to = bound;
+    if (count >= rank) break;
+    at.above = bound;
+  }
+  return at;
+}
+
+std::vector<Observation> Observe(const Timeline& timeline) { return Observer(timeline).Run(); }
+
+}  // namespace fathom::diagnose

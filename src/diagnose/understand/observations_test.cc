@@ -1,0 +1,175 @@
+#include "diagnose/understand/observations.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "diagnose/diagnosis.h"
+#include "diagnose/report/catalogue.h"
+#include "diagnose/report/text_report.h"
+#include "diagnose/rules/synthetic_timeline.h"
+#include "diagnose/test_util.h"
+
+namespace fathom::diagnose {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+const Observation* Find(const std::vector<Observation>& all, std::string_view id) {
+  for (const Observation& o : all) {
+    if (o.id == id) return &o;
+  }
+  return nullptr;
+}
+
+const Recommendation* Find(const std::vector<Recommendation>& all, std::string_view id) {
+  for (const Recommendation& r : all) {
+    if (r.id == id) return &r;
+  }
+  return nullptr;
+}
+
+std::string VllmLine(int second, int running, int waiting, double usage, int preemptions) {
+  return fmt::format(
+      "INFO 09-26 11:20:{:02} [loggers.py:127] Engine 000: Avg prompt throughput: 10.0 tokens/s, "
+      "Avg generation throughput: 100.0 tokens/s, Running: {} reqs, Waiting: {} reqs, "
+      "Preemptions: {}, GPU KV cache usage: {:.1f}%, Prefix cache hit rate: 25.0%\n",
+      second, running, waiting, preemptions, usage);
+}
+
+TEST(Observations, QueuePressureNeedsAFullCacheAndAQueue) {
+  std::string log = "INFO 09-26 11:20:00 [x.py:1] GPU KV cache size: 100,000 tokens\n";
+  log += VllmLine(1, 30, 0, 95, 0) + VllmLine(2, 32, 7, 96, 3) + VllmLine(3, 20, 4, 60, 0);
+  const Diagnosis d = Diagnose(ReadText(log), Thresholds::Default());
+  const Observation* pressure = Find(d.observations, "queue-pressure");
+  ASSERT_NE(pressure, nullptr);
+  EXPECT_TRUE(pressure->alarming);
+  EXPECT_DOUBLE_EQ(pressure->value, 1.0 / 3);
+  EXPECT_DOUBLE_EQ(Find(d.observations, "preemptions")->value, 3);
+  EXPECT_DOUBLE_EQ(Find(d.observations, "requests")->value, 32);
+  EXPECT_DOUBLE_EQ(Find(d.observations, "kv-capacity")->value, 100'000);
+  // 0.95 * 100,000 / 30 = 3167, 0.96 * 100,000 / 32 = 3000, 0.6 * 100,000 / 20 = 3000 tokens.
+  const Recommendation* batch = Find(d.recommendations, "max-batch");
+  ASSERT_NE(batch, nullptr);
+  EXPECT_THAT(Say(Language::kEnglish, batch->change), HasSubstr("28 sequences"));
+  ASSERT_NE(Find(d.recommendations, "kv-dtype"), nullptr);
+}
+
+TEST(Observations, AnIdleServerAsksForNothing) {
+  const Diagnosis d = Diagnose(ReadText(VllmLine(1, 2, 0, 10, 0) + VllmLine(2, 2, 0, 11, 0)),
+                               Thresholds::Default());
+  EXPECT_EQ(Find(d.observations, "queue-pressure"), nullptr);
+  for (const Observation& o : d.observations) EXPECT_FALSE(o.alarming) << o.id;
+  EXPECT_TRUE(d.recommendations.empty());
+}
+
+TEST(Observations, MissedGraphsNameTheBatchToCapture) {
+  std::string log;
+  for (int i = 0; i < 10; ++i) {
+    log += fmt::format(
+        "[2025-12-26 06:08:{:02} TP0] Decode batch, #running-req: {}, #token: 1411, token usage: "
+        "0.01, cuda graph: {}, gen throughput (token/s): 110.58, #queue-req: 0, \n",
+        i, i < 7 ? 8 : 20 + i, i < 7 ? "True" : "False");
+  }
+  const Diagnosis d = Diagnose(ReadText(log), Thresholds::Default());
+  EXPECT_DOUBLE_EQ(Find(d.observations, "graph-misses")->value, 0.3);
+  const Recommendation* sizes = Find(d.recommendations, "capture-sizes");
+  ASSERT_NE(sizes, nullptr);
+  EXPECT_THAT(Say(Language::kEnglish, sizes->change), HasSubstr("batch of 29"));
+}
+
+TEST(Observations, QuantilesAreNoFinerThanBuckets) {
+  const std::vector<std::pair<double, double>> buckets = {
+      {0.1, 50}, {0.2, 98}, {0.5, 99}, {INFINITY, 100}};
+  EXPECT_EQ(QuantileOf(buckets, 0.5).up_to, 0.1);
+  EXPECT_EQ(QuantileOf(buckets, 0.99).above, 0.2);
+  EXPECT_EQ(QuantileOf(buckets, 0.99).up_to, 0.5);
+  EXPECT_TRUE(std::isinf(QuantileOf(buckets, 0.999).up_to));
+  const std::vector<Observation> scrape = Observe(ReadFile("metrics/vllm_v1_qwen3-0.6b.prom"));
+  const Observation* latency = Find(scrape, "latency");
+  ASSERT_NE(latency, nullptr);
+  EXPECT_THAT(Say(Language::kEnglish, latency->text), HasSubstr("p99"));
+}
+
+TEST(Observations, SpeculationFromTheLog) {
+  const std::vector<Observation> all = Observe(ReadFile("logs/vllm_v1_deepseek-v4_specdecode.log"));
+  const Observation* speculation = Find(all, "speculation");
+  ASSERT_NE(speculation, nullptr);
+  EXPECT_NEAR(speculation->value, 1.81, 0.02);
+}
+
+// Mixed steps of 2 ms + 10 us a prompt token beside decode steps of about 5 ms.
+Timeline WithMixedSteps(double noise) {
+  Timeline t;
+  const SourceId source = t.AddSource("trace", "kineto");
+  const TrackId thread = t.AddTrack({.source = source, .kind = TrackKind::kCpuThread, .tid = 1});
+  int64_t now = 0;
+  const auto step = [&](const std::string& name, double ns) {
+    t.AddSlice(Category::kAnnotation, thread, now, static_cast<int64_t>(ns),
+               t.strings.Intern(name));
+    now += static_cast<int64_t>(ns) + 1000;
+  };
+  for (int i = 0; i < 8; ++i) step("execute_context_0(0)_generation_4(4)", 5e6);
+  for (int i = 0; i < 40; ++i) {
+    const int tokens = 200 + 97 * (i % 20);
+    const double factor = i % 3 == 0 ? 1 + noise : 1 - noise / 2;
+    step(fmt::format("execute_context_1({})_generation_4(4)", tokens),
+         (2e6 + 1e4 * tokens) * factor);
+  }
+  return t;
+}
+
+TEST(Recommendations, ChunkFromTheCostOfAPromptToken) {
+  const Diagnosis d = Diagnose(WithMixedSteps(0), Thresholds::Default());
+  const Recommendation* chunk = Find(d.recommendations, "chunk-tokens");
+  ASSERT_NE(chunk, nullptr);
+  // 2 ms + 10 us * n <= 2 * 5 ms.
+  EXPECT_THAT(Say(Language::kEnglish, chunk->change), HasSubstr("800 prompt tokens"));
+  EXPECT_EQ(
+      Find(Diagnose(WithMixedSteps(0.9), Thresholds::Default()).recommendations, "chunk-tokens"),
+      nullptr);
+}
+
+TEST(Reports, StepsWithoutGpuRowsAreNotIdle) {
+  const Diagnosis d = Diagnose(WithMixedSteps(0), Thresholds::Default());
+  const std::string text = TextReport(d, Language::kEnglish, {});
+  EXPECT_THAT(text, HasSubstr("no GPU rows"));
+  EXPECT_THAT(text, Not(HasSubstr("busy 0")));
+}
+
+TEST(Reports, EqualReasonsShareALine) {
+  const Diagnosis d = Diagnose(WithMixedSteps(0), Thresholds::Default());
+  const std::string text = TextReport(d, Language::kEnglish, {});
+  const std::string reason = "no Nsight Compute pages were given";
+  EXPECT_NE(text.find(reason), std::string::npos);
+  EXPECT_EQ(text.find(reason), text.rfind(reason));
+  const std::string zh = TextReport(d, Language::kChinese, {});
+  EXPECT_THAT(zh, HasSubstr("个事件"));
+  EXPECT_THAT(zh, Not(HasSubstr(" events")));
+}
+
+TEST(Rules, OneStepIsNoLaunchGap) {
+  SyntheticOptions options{.decode_steps = 2, .faults = {.launch_gap_us = 100}};
+  const Diagnosis d = Diagnose(MakeSynthetic(options), Thresholds::Default());
+  for (const Finding& f : d.findings.findings) EXPECT_NE(f.id, "launch-gap");
+  EXPECT_TRUE(std::any_of(d.findings.abstained.begin(), d.findings.abstained.end(),
+                          [](const Abstention& a) { return a.id == "launch-gap"; }));
+}
+
+TEST(Steps, AProfilerStepThatCapturesAGraphIsNone) {
+  Timeline t;
+  const SourceId source = t.AddSource("trace", "kineto");
+  const TrackId thread = t.AddTrack({.source = source, .kind = TrackKind::kCpuThread, .tid = 1});
+  t.AddSlice(Category::kAnnotation, thread, 0, 1000, t.strings.Intern("ProfilerStep#1"));
+  t.AddSlice(Category::kRuntime, thread, 100, 10, t.strings.Intern("hipStreamBeginCapture"));
+  t.AddSlice(Category::kAnnotation, thread, 2000, 1000, t.strings.Intern("ProfilerStep#2"));
+  const TraceIndex index(t);
+  const Steps steps = FindSteps(index);
+  ASSERT_EQ(steps.all.size(), 1u);
+  EXPECT_EQ(steps.all[0].start_ns, 2000);
+}
+
+}  // namespace
+}  // namespace fathom::diagnose
