@@ -11,8 +11,8 @@ struct PackParams {
   void* panel = nullptr;
 };
 
-// Columns: row i becomes column i (num_rows <= 64, k = num_elements).
-// Rows: row i becomes k = i (num_elements <= 64 columns, k = num_rows).
+// Columns: row i becomes column i (num_rows <= 32, k = num_elements).
+// Rows: row i becomes k = i (num_elements <= 32 columns, k = num_rows).
 using PackFn = void (*)(const PackParams&);
 
 }  // namespace fathom::kernels

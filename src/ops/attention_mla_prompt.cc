@@ -18,12 +18,12 @@ constexpr int32_t kMinItemTokens = 128;  // when heads are fewer than threads
 
 struct MlaPrompt::Scratch {
   std::byte* q = nullptr;         // [tokens, EvenUp(nope) + EvenUp(rope)] bf16 or f32
-  std::byte* latent_t = nullptr;  // panel [kv_lora_rank][64 keys]
-  std::byte* latent = nullptr;    // [64 keys, EvenUp(kv_lora_rank)], left operand
-  float* expanded = nullptr;      // [max(nope, 64), 64], before rounding
-  std::byte* k_nope = nullptr;    // [4] panels [nope][64 keys]
-  std::byte* k_pe = nullptr;      // [4] panels [rope][64 keys]
-  std::byte* v = nullptr;         // [4][v panels] panels [64 keys][64]
+  std::byte* latent_t = nullptr;  // panel [kv_lora_rank][32 keys]
+  std::byte* latent = nullptr;    // [32 keys, EvenUp(kv_lora_rank)], left operand
+  float* expanded = nullptr;      // [max(nope, 32), 32], before rounding
+  std::byte* k_nope = nullptr;    // [8] panels [nope][32 keys]
+  std::byte* k_pe = nullptr;      // [8] panels [rope][32 keys]
+  std::byte* v = nullptr;         // [v panels] panels [256 keys][32]
   float* scores = nullptr;        // [kRowBlock, 256]
   uint16_t* p = nullptr;          // [kRowBlock, 256]
 };
@@ -41,7 +41,7 @@ MlaPrompt::Scratch MlaPrompt::Carve(Carver& carver) const {
   s.k_nope = carver.Take<std::byte>(kSpanPanels * host::EvenUp(shape_.nope_dim) * kPanel * item);
   s.k_pe = carver.Take<std::byte>(kSpanPanels * operands_.PanelElements(shape_.rope_dim) *
                                   SizeOf(operands_.panel));
-  s.v = carver.Take<std::byte>(kSpanPanels * v_panels * kPanel * kPanel * item);
+  s.v = carver.Take<std::byte>(v_panels * kSpanTokens * kPanel * item);
   s.scores = carver.Take<float>(kRowBlock * kSpanTokens);
   if (operands_.dot) s.p = carver.Take<uint16_t>(kRowBlock * kSpanTokens);
   return s;
@@ -135,7 +135,7 @@ void MlaPrompt::ExpandSpan(const kernels::cpu::KernelTable& cpu, const MlaCall& 
       expanded_rows[static_cast<size_t>(i)] = s.expanded + i * kPanel;
     }
     for (int64_t panel = 0; panel < v_panels; ++panel) {
-      std::byte* const v_panel = s.v + (block * v_panels + panel) * kPanel * kPanel * item_bytes;
+      std::byte* const v_panel = s.v + (panel * kSpanTokens + block * kPanel) * kPanel * item_bytes;
       const int64_t columns = std::min<int64_t>(kPanel, shape_.v_dim - panel * kPanel);
       host::MultiplyPanel(cpu, latent, w.uv, panel, 0, count, s.expanded, kPanel, nullptr);
       const kernels::PackParams pack{expanded_rows.data(), count, columns, v_panel};
@@ -194,18 +194,16 @@ void MlaPrompt::Attend(const kernels::cpu::KernelTable& cpu, const MlaCall& call
       from_pages(p);
     }
     SoftmaxRows(cpu, item, span, row, rows, 1, shape_.softmax_scale, s.scores, s.p, out);
+    p.a = dot ? static_cast<const void*>(s.p) : s.scores;
     p.a_stride = kSpanTokens;
     p.c_stride = shape_.v_dim;
-    for (int32_t block = 0; block * kPanel < keys; ++block) {
-      p.k = std::min(kPanel, keys - block * kPanel);
-      p.a = dot ? static_cast<const void*>(s.p + block * kPanel) : s.scores + block * kPanel;
-      p.accumulate = block > 0;
-      for (int64_t panel = 0; panel < v_panels; ++panel) {
-        p.n = static_cast<int32_t>(std::min<int64_t>(kPanel, shape_.v_dim - panel * kPanel));
-        p.b = s.v + (block * v_panels + panel) * kPanel * kPanel * item_bytes;
-        p.c = out.o + int64_t{row} * shape_.v_dim + panel * kPanel;
-        from_expanded(p);
-      }
+    p.k = keys;
+    p.accumulate = false;
+    for (int64_t panel = 0; panel < v_panels; ++panel) {
+      p.n = static_cast<int32_t>(std::min<int64_t>(kPanel, shape_.v_dim - panel * kPanel));
+      p.b = s.v + panel * kSpanTokens * kPanel * item_bytes;
+      p.c = out.o + int64_t{row} * shape_.v_dim + panel * kPanel;
+      from_expanded(p);
     }
   }
 }

@@ -41,7 +41,7 @@ struct WeightSource {
 };
 
 enum class Layout : uint8_t {
-  kPanels,    // panels of 64 output columns, k in pairs (docs/cpu-kernels.md)
+  kPanels,    // panels of 32 output columns, k in pairs (docs/cpu-kernels.md)
   kRowMajor,  // [N, K] as it is: the weight is the left operand
 };
 
@@ -49,7 +49,6 @@ enum class Layout : uint8_t {
 // readable at any time.
 class PackedWeight {
  public:
-  static constexpr int64_t kPanel = 64;  // output columns
   PackedWeight() = default;
 
   int64_t rows() const { return rows_; }  // N, output features

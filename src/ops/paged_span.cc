@@ -15,7 +15,7 @@ PagedSpan::Scratch PagedSpan::Carve(Carver& carver) const {
   scratch.scores = carver.Take<float>(max_rows * kSpanTokens);
   if (operands.dot) scratch.p = carver.Take<uint16_t>(max_rows * kSpanTokens);
   scratch.panel = carver.Take<std::byte>(
-      operands.PanelElements(std::max<int64_t>(key_dim, kPanel)) * SizeOf(operands.panel));
+      operands.PanelElements(std::max<int64_t>(key_dim, kSpanTokens)) * SizeOf(operands.panel));
   return scratch;
 }
 
@@ -39,7 +39,7 @@ void PagedSpan::Run(const kernels::cpu::KernelTable& cpu, const PageReader& read
   const int32_t keys = std::min(kSpanTokens, item.num_keys() - first_key);
   const auto rows = static_cast<int32_t>(item.num_tokens * rows_per_token);
   const kernels::GemmFn gemm = host::GemmFor(cpu, operands.dot, operands.panel);
-  std::array<const void*, kPanel> pointers;
+  std::array<const void*, kSpanTokens> pointers;
 
   kernels::GemmParams p;
   p.m = rows;
@@ -64,20 +64,16 @@ void PagedSpan::Run(const kernels::cpu::KernelTable& cpu, const PageReader& read
 
   SoftmaxRows(cpu, item, span, 0, rows, rows_per_token, scale, scratch.scores, scratch.p, out);
 
+  p.a = operands.dot ? static_cast<const void*>(scratch.p) : scratch.scores;
   p.a_stride = kSpanTokens;
   p.c_stride = value_dim;
-  for (int32_t key = 0; key < keys; key += kPanel) {
-    const int32_t count = std::min(kPanel, keys - key);
-    p.k = count;
-    p.accumulate = key > 0;
-    p.a = operands.dot ? static_cast<const void*>(scratch.p + key) : scratch.scores + key;
-    for (int64_t column = 0; column < value_dim; column += kPanel) {
-      p.n = static_cast<int32_t>(std::min<int64_t>(kPanel, value_dim - column));
-      reader.Rows(values, item.head, first_key + key, count, column, pointers.data());
-      operands.PackRows(cpu)({pointers.data(), count, p.n, scratch.panel});
-      p.c = out.o + column;
-      gemm(p);
-    }
+  p.k = keys;
+  for (int64_t column = 0; column < value_dim; column += kPanel) {
+    p.n = static_cast<int32_t>(std::min<int64_t>(kPanel, value_dim - column));
+    reader.Rows(values, item.head, first_key, keys, column, pointers.data());
+    operands.PackRows(cpu)({pointers.data(), keys, p.n, scratch.panel});
+    p.c = out.o + column;
+    gemm(p);
   }
 }
 

@@ -16,6 +16,7 @@
 namespace fathom::kernels::cpu {
 namespace {
 
+constexpr int kColumns = kPanelColumns;
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 struct Aligned {
@@ -87,14 +88,14 @@ struct Case {
 // Rows of W [n][k] packed as columns, multiplied, against f64 over the very operands.
 TEST_P(Kernels, GemmMatchesF64AndItsRowsDoNotDependOnTheBatch) {
   for (const Mac mac : {Mac::kF32, Mac::kWide, Mac::kDot}) {
-    for (const auto& [m, n, k] : {std::tuple{1, 64, 64},
+    for (const auto& [m, n, k] : {std::tuple{1, 32, 64},
                                   {1, 1, 1},
                                   {2, 17, 33},
-                                  {6, 64, 300},
-                                  {7, 63, 257},
-                                  {13, 40, 576},
-                                  {32, 64, 130},
-                                  {19, 5, 1000}}) {
+                                  {6, 32, 300},
+                                  {7, 31, 257},
+                                  {13, 20, 576},
+                                  {32, 32, 130},
+                                  {61, 5, 1000}}) {
       const auto w = RandomFloats(static_cast<size_t>(n) * k, 1);
       auto x = RandomFloats(static_cast<size_t>(m) * k, 2);
       const auto w16 = ToBf16(w);
@@ -112,7 +113,7 @@ TEST_P(Kernels, GemmMatchesF64AndItsRowsDoNotDependOnTheBatch) {
         rows.push_back(mac == Mac::kF32 ? static_cast<const void*>(w.data() + i * k)
                                         : w16.data() + i * k);
       }
-      Aligned panel(static_cast<size_t>(padded) * 64 * 4);
+      Aligned panel(static_cast<size_t>(padded) * kColumns * 4);
       const PackParams pack{rows.data(), n, k, panel.As<void>()};
       (mac == Mac::kF32 ? t().pack_columns_f32_f32 : t().pack_columns_bf16_bf16)(pack);
 
@@ -188,7 +189,7 @@ TEST_P(Kernels, GemmMatchesF64AndItsRowsDoNotDependOnTheBatch) {
         p.bias = bias.data();
         const int64_t item = mac == Mac::kDot ? 2 : 4;
         p.a = static_cast<const char*>(p.a) + half * item;
-        p.b = panel.As<char>() + half * 64 * (mac == Mac::kF32 ? 4 : 2);
+        p.b = panel.As<char>() + half * kColumns * (mac == Mac::kF32 ? 4 : 2);
         gemm(p);
         for (int i = 0; i < m; ++i) {
           ASSERT_EQ(
@@ -201,7 +202,8 @@ TEST_P(Kernels, GemmMatchesF64AndItsRowsDoNotDependOnTheBatch) {
 }
 
 TEST_P(Kernels, PackColumnsAndRowsPlaceEveryElement) {
-  for (const auto& [num_rows, n] : {std::pair{64, 64}, {1, 1}, {17, 33}, {63, 130}, {5, 16}}) {
+  for (const auto& [num_rows, n] :
+       {std::pair{32, 32}, {1, 1}, {17, 33}, {31, 130}, {5, 16}, {130, 31}, {77, 32}}) {
     const auto f = RandomFloats(static_cast<size_t>(num_rows) * n, 4);
     const auto h = ToBf16(f);
     for (const bool source16 : {false, true}) {
@@ -217,24 +219,35 @@ TEST_P(Kernels, PackColumnsAndRowsPlaceEveryElement) {
           const auto at = static_cast<size_t>(row * n + e);
           return panel16 ? Bf16ToF32(h[at]) : f[at];
         };
-        Aligned panel(static_cast<size_t>(n + 64) * 64 * 4 + 64 * 64 * 4);
+        Aligned panel(static_cast<size_t>(n + num_rows + 2) * kColumns * 4);
         const PackParams p{rows.data(), num_rows, n, panel.As<void>()};
         const auto at = [&](int64_t k, int column) {
-          return panel16 ? Bf16ToF32(panel.As<uint16_t>()[(k / 2 * 64 + column) * 2 + k % 2])
-                         : panel.As<float>()[k * 64 + column];
+          return panel16 ? Bf16ToF32(panel.As<uint16_t>()[(k / 2 * kColumns + column) * 2 + k % 2])
+                         : panel.As<float>()[k * kColumns + column];
         };
-        std::memset(panel.As<void>(), 0xff, static_cast<size_t>(n + 1) * 64 * 2);
-        (panel16 ? source16 ? t().pack_columns_bf16_bf16 : t().pack_columns_f32_bf16
-                 : t().pack_columns_f32_f32)(p);
-        for (int64_t k = 0; k < (panel16 ? (n + 1) / 2 * 2 : n); ++k) {
-          for (int c = 0; c < 64; ++c) ASSERT_EQ(at(k, c), expected(c, k)) << k << " " << c;
+        const auto pad = [&](int64_t k) { return panel16 ? (k + 1) / 2 * 2 : k; };
+        const auto poison = [&](int64_t k) {
+          std::memset(panel.As<void>(), 0xff, static_cast<size_t>(pad(k) * kColumns) * 2);
+        };
+        if (num_rows <= kColumns) {
+          poison(n);
+          (panel16 ? source16 ? t().pack_columns_bf16_bf16 : t().pack_columns_f32_bf16
+                   : t().pack_columns_f32_f32)(p);
+          for (int64_t k = 0; k < pad(n); ++k) {
+            for (int c = 0; c < kColumns; ++c) {
+              ASSERT_EQ(at(k, c), expected(c, k)) << k << " " << c;
+            }
+          }
         }
-        if (n > 64) continue;
-        std::memset(panel.As<void>(), 0xff, 64 * 64 * 2);
-        (panel16 ? source16 ? t().pack_rows_bf16_bf16 : t().pack_rows_f32_bf16
-                 : t().pack_rows_f32_f32)(p);
-        for (int k = 0; k < (panel16 ? (num_rows + 1) / 2 * 2 : num_rows); ++k) {
-          for (int c = 0; c < 64; ++c) ASSERT_EQ(at(k, c), expected(k, c)) << k << " " << c;
+        if (n <= kColumns) {
+          poison(num_rows);
+          (panel16 ? source16 ? t().pack_rows_bf16_bf16 : t().pack_rows_f32_bf16
+                   : t().pack_rows_f32_f32)(p);
+          for (int k = 0; k < pad(num_rows); ++k) {
+            for (int c = 0; c < kColumns; ++c) {
+              ASSERT_EQ(at(k, c), expected(k, c)) << k << " " << c;
+            }
+          }
         }
       }
     }
