@@ -23,9 +23,9 @@ namespace {
 
 struct Bench {
   Bench()
-      : pool(std::getenv("FATHOM_THREADS") != nullptr ? std::atoi(std::getenv("FATHOM_THREADS"))
-                                                      : 2,
-             1000),
+      : pool(
+            std::getenv("FATHOM_THREADS") != nullptr ? std::atoi(std::getenv("FATHOM_THREADS")) : 2,
+            1000),
         cpu(kernels::cpu::Select(std::getenv("FATHOM_ISA") != nullptr ? std::getenv("FATHOM_ISA")
                                                                       : "")
                 .value()),
@@ -90,11 +90,10 @@ void BM_MemoryRead(benchmark::State& state) {
   madvise(data.get(), bytes, MADV_HUGEPAGE);
   std::memset(data.get(), 1, bytes);
   for (auto _ : state) {
-    Env().pool.ParallelFor(static_cast<int64_t>(bytes / 8), 1 << 16,
-                           [&](int64_t begin, int64_t end, int) {
-                             benchmark::DoNotOptimize(ReadLines(&data[static_cast<size_t>(begin)],
-                                                                data.get() + end));
-                           });
+    Env().pool.ParallelFor(
+        static_cast<int64_t>(bytes / 8), 1 << 16, [&](int64_t begin, int64_t end, int) {
+          benchmark::DoNotOptimize(ReadLines(&data[static_cast<size_t>(begin)], data.get() + end));
+        });
   }
   state.counters["GB/s"] = benchmark::Counter(static_cast<double>(bytes) * 1e-9,
                                               benchmark::Counter::kIsIterationInvariantRate);
@@ -149,7 +148,9 @@ BENCHMARK(BM_LinearPrefill)
     ->ArgNames({"rows", "n", "k", "bf16"})
     ->ArgsProduct({{512}, {1536}, {1536, 8960}, {1, 0}})
     ->Args({512, 8960, 1536, 1})
-    ->Args({96, 1536, 1536, 1})->Args({24, 1536, 1536, 1})->Args({96, 1536, 256, 1})
+    ->Args({96, 1536, 1536, 1})
+    ->Args({24, 1536, 1536, 1})
+    ->Args({96, 1536, 256, 1})
     ->Args({256, 8192, 4096, 1})
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
@@ -175,8 +176,7 @@ void BM_OneDnnPrefill(benchmark::State& state) {
   dnnl::matmul matmul(pd);
   stream.wait();
   for (auto _ : state) {
-    matmul.execute(stream,
-                   {{DNNL_ARG_SRC, in}, {DNNL_ARG_WEIGHTS, packed}, {DNNL_ARG_DST, out}});
+    matmul.execute(stream, {{DNNL_ARG_SRC, in}, {DNNL_ARG_WEIGHTS, packed}, {DNNL_ARG_DST, out}});
     stream.wait();
   }
   state.counters["GFLOP/s"] = benchmark::Counter(static_cast<double>(rows * n * k) * 2e-9,
@@ -270,8 +270,7 @@ void BM_MlaAttention(benchmark::State& state) {
   auto kv_b = RandomBf16(size_t{16} * 256 * 512);
   linear::WeightSource source;
   source.weight = TensorView::Contiguous(kv_b.data(), DType::kBF16, {16 * 256, 512});
-  const auto weights =
-      attention::PackMlaWeights(source, shape, *Env().device, *Env().cpu).value();
+  const auto weights = attention::PackMlaWeights(source, shape, *Env().device, *Env().cpu).value();
   const int64_t tokens = int64_t{sequences} * queries;
   auto q = RandomF32(static_cast<size_t>(tokens) * 16 * 192);
   std::vector<float> out(static_cast<size_t>(tokens) * 16 * 128);
@@ -286,10 +285,9 @@ void BM_MlaAttention(benchmark::State& state) {
   }
   const double pairs = sequences * (static_cast<double>(queries) * keys -
                                     0.5 * queries * (static_cast<double>(queries) - 1));
-  const double flops =
-      role == Role::kGenerated
-          ? pairs * 16 * 2 * (576 + 512)
-          : pairs * 16 * 2 * (192 + 128) + 16.0 * sequences * keys * 2 * 512 * 256;
+  const double flops = role == Role::kGenerated
+                           ? pairs * 16 * 2 * (576 + 512)
+                           : pairs * 16 * 2 * (192 + 128) + 16.0 * sequences * keys * 2 * 512 * 256;
   state.counters["GFLOP/s"] =
       benchmark::Counter(flops * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
   state.counters["cache GB/s"] = benchmark::Counter(static_cast<double>(c.contents.size()) * 2e-9,
