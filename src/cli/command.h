@@ -63,12 +63,14 @@ class Commands {
 
 // One line a subcommand, defined in the file of its name, called here in the order of the help
 // page.
+void AddRun(Commands& commands);
 void AddBenchModel(Commands& commands);
 void AddDiagnose(Commands& commands);
 void AddScrub(Commands& commands);
 void AddTokenize(Commands& commands);
 
 inline void AddAll(Commands& commands) {
+  AddRun(commands);
   AddBenchModel(commands);
   AddDiagnose(commands);
   AddScrub(commands);

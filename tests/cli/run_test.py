@@ -1,0 +1,123 @@
+"""`fathom run` and the frame around every command."""
+import json
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+FATHOM = os.environ["FATHOM"]
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+
+
+def fathom(*arguments, stdin="", timeout=60):
+    return subprocess.run([FATHOM, *arguments], input=stdin, capture_output=True, text=True,
+                          timeout=timeout)
+
+
+def run_json(*arguments, **options):
+    done = fathom("run", "--json", "-", *arguments, **options)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_help_and_version():
+    assert fathom("--version").stdout.startswith("fathom ")
+    assert fathom("--help").returncode == 0
+    assert fathom().returncode == 2
+    for command in ("run", "diagnose", "tokenize"):
+        done = fathom(command, "--help")
+        assert done.returncode == 0 and "Usage" in done.stdout
+
+
+def test_unknown_words_are_errors():
+    done = fathom("rum")
+    assert done.returncode == 2 and "did you mean 'run'" in done.stderr
+    assert fathom("run", "--no-such-option").returncode == 2
+
+
+def test_completes_and_accounts_for_every_millisecond():
+    out = run_json("-p", "Once upon a time", "-n", "24", "--seed", "5")
+    assert out["schema"] == "fathom.run/1"
+    assert out["usage"]["generated_tokens"] == 24 and out["finish_reason"] == "length"
+    assert len(out["content"].split()) > 5
+    assert out["ledger"]["schema"] == "fathom.ledger/1"
+
+
+def test_seed_and_temperature():
+    one = run_json("-p", "The old man", "-n", "20", "--seed", "7")["content"]
+    assert run_json("-p", "The old man", "-n", "20", "--seed", "7", "--threads", "1")["content"] == one
+    assert run_json("-p", "The old man", "-n", "20", "--seed", "8")["content"] != one
+    greedy = [run_json("-p", "The old man", "-n", "12", "--temperature", "0")["content"]
+              for _ in range(2)]
+    assert greedy[0] == greedy[1]
+
+
+def test_every_isa_writes_the_same_sentence_in_f32():
+    texts = set()
+    for isa in ("scalar", "avx2", "avx512", "avx512bf16"):
+        done = fathom("run", "--json", "-", "-p", "Once upon a time", "-n", "12", "--temperature",
+                      "0", "--dtype", "f32", "--kv-dtype", "f32", "--cpu-isa", isa)
+        if done.returncode == 2 and "this CPU" in done.stderr:
+            continue
+        assert done.returncode == 0, done.stderr
+        texts.add(json.loads(done.stdout)["content"])
+    assert len(texts) == 1
+
+
+def test_reads_standard_input_and_other_models():
+    assert run_json("-n", "4", stdin="A dog")["usage"]["generated_tokens"] == 4
+    out = run_json(str(ROOT / "models" / "tiny-distill"), "-p", "A dog", "-n", "4")
+    assert out["model"] == "tiny-distill"
+
+
+def test_chat_thinks_and_answers():
+    out = run_json("--chat", "--chat-template", "deepseek-r1", "-p", "Tell me a story about a fox.",
+                   "-n", "200", "--seed", "1")
+    assert "<think>" not in out["content"] and "</think>" not in out["content"]
+    assert out["reasoning_content"].strip() and out["content"].strip()
+
+
+def test_stop_string():
+    out = run_json("-p", "Once upon a time", "-n", "200", "--seed", "5", "--stop", ".")
+    assert out["finish_reason"] == "stop" and "." not in out["content"]
+
+
+@pytest.mark.parametrize("arguments, expected", [
+    (("/no/such/model",), "does not exist"),
+    ((str(ROOT / "README.md"),), "found a file"),
+    ((str(ROOT / "docs"),), "config.json"),
+    (("--cpu-isa", "avx1024"), "expected one of"),
+    (("--device", "cuda"), "--device cuda"),
+    (("--device", "tpu"), "expected cpu or cuda"),
+    (("--dtype", "fp4"), "expected bf16 or f32"),
+    (("--kv-dtype", "int3"), "expected bf16 or f32"),
+    (("--max-memory", "1M"), "MiB"),
+    (("--max-memory", "lots"), "8GiB"),
+    (("--page-tokens", "48"), "16, 32, 64 or 128"),
+    (("--rope-scaling", "spiral"), "yarn"),
+    (("--chat-template", "gpt"), "deepseek"),
+    (("-n", "0"), "max-tokens"),
+    (("--temperature", "-1"), "temperature"),
+    (("--top-p", "2"), "top_p"),
+    (("--lang", "fr"), "en or zh"),
+    (("-n", "999999"), "8192"),
+])
+def test_bad_input_is_a_clear_error(arguments, expected):
+    done = fathom("run", "-p", "x", *arguments)
+    assert done.returncode == 2, (done.returncode, done.stderr)
+    assert expected.lower() in done.stderr.lower(), done.stderr
+
+
+def test_an_empty_prompt_is_an_error():
+    done = fathom("run", stdin="  \n")
+    assert done.returncode == 2 and "nothing to do" in done.stderr
+
+
+def test_trace_is_a_chrome_trace(tmp_path):
+    path = tmp_path / "trace.json"
+    run_json("-p", "Once", "-n", "4", "--trace", str(path))
+    events = json.loads(path.read_text())["traceEvents"]
+    assert any(e.get("args", {}).get("op") == "attention" for e in events)
+    done = fathom("run", "-p", "x", "-n", "1", "--trace", "/no/such/folder/t.json")
+    assert done.returncode == 2 and "/no/such/folder" in done.stderr
