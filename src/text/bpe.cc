@@ -13,6 +13,8 @@ constexpr uint64_t kEmptyKey = ~uint64_t{0};
 constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;
 constexpr uint32_t kNoMerge = ~uint32_t{0};
 constexpr uint32_t kNone = ~uint32_t{0};
+constexpr int kFilterShift = 2;
+constexpr size_t kFilterBitsPerSlot = size_t{1} << kFilterShift;
 // Up to here a scan for the lowest rank beats a heap.
 constexpr size_t kScanBytes = 48;
 
@@ -26,10 +28,11 @@ MergeTable::MergeTable(size_t expected) {
   const size_t capacity = std::bit_ceil(std::max<size_t>(16, expected * 2));
   entries_.assign(capacity, Entry{kEmptyKey, {kNoMerge, -1}});
   shift_ = 64 - std::countr_zero(capacity);
+  filter_.assign(capacity * kFilterBitsPerSlot / 64, 0);
 }
 
-size_t MergeTable::Slot(uint64_t key) const {
-  size_t slot = (key * kGolden) >> shift_;
+size_t MergeTable::Slot(uint64_t key, uint64_t hash) const {
+  size_t slot = hash >> shift_;
   while (entries_[slot].key != kEmptyKey && entries_[slot].key != key) {
     slot = (slot + 1) & (entries_.size() - 1);
   }
@@ -38,26 +41,33 @@ size_t MergeTable::Slot(uint64_t key) const {
 
 void MergeTable::Insert(int32_t left, int32_t right, Merge merge) {
   const uint64_t key = PairKey(left, right);
-  Entry& entry = entries_[Slot(key)];
+  const uint64_t hash = key * kGolden;
+  Entry& entry = entries_[Slot(key, hash)];
   if (entry.key == kEmptyKey) {
     ++size_;
     FATHOM_CHECK(size_ * 2 <= entries_.size(), "more merges than announced");
   }
   entry = {key, merge};
+  const uint64_t bit = hash >> (shift_ - kFilterShift);
+  filter_[bit / 64] |= uint64_t{1} << (bit % 64);
 }
 
 const MergeTable::Merge* MergeTable::Find(int32_t left, int32_t right) const {
-  const Entry& entry = entries_[Slot(PairKey(left, right))];
+  const uint64_t key = PairKey(left, right);
+  const uint64_t hash = key * kGolden;
+  const uint64_t bit = hash >> (shift_ - kFilterShift);
+  if ((filter_[bit / 64] >> (bit % 64) & 1) == 0) return nullptr;
+  const Entry& entry = entries_[Slot(key, hash)];
   return entry.key == kEmptyKey ? nullptr : &entry.merge;
 }
 
 BpeModel::BpeModel(const std::array<int32_t, 256>& byte_ids, MergeTable merges,
-                   std::unordered_map<std::string, int32_t> whole_words)
+                   std::unordered_map<std::string_view, int32_t> whole_words)
     : byte_ids_(byte_ids), merges_(std::move(merges)), whole_words_(std::move(whole_words)) {}
 
 void BpeModel::Encode(std::string_view word, Scratch& scratch, std::vector<int32_t>& out) const {
   if (!whole_words_.empty()) {
-    if (const auto whole = whole_words_.find(std::string(word)); whole != whole_words_.end()) {
+    if (const auto whole = whole_words_.find(word); whole != whole_words_.end()) {
       out.push_back(whole->second);
       return;
     }

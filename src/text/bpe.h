@@ -14,7 +14,8 @@
 
 namespace fathom::text {
 
-// (left id, right id) -> rank and merged id. Open addressing, at most half full.
+// (left id, right id) -> rank and merged id. Open addressing, at most half full, behind a bit set
+// that answers most pairs without a merge from the second-level cache.
 class MergeTable {
  public:
   struct Merge {
@@ -33,9 +34,10 @@ class MergeTable {
     uint64_t key;
     Merge merge;
   };
-  size_t Slot(uint64_t key) const;
+  size_t Slot(uint64_t key, uint64_t hash) const;
 
   std::vector<Entry> entries_;
+  std::vector<uint64_t> filter_;  // bit: the top bits of the hash of some key
   int shift_ = 0;
   size_t size_ = 0;
 };
@@ -58,9 +60,10 @@ class BpeModel {
   };
 
   // byte_ids: the token of each single byte, -1 where the vocabulary has none.
-  // whole_words: words that are one token without looking at merges (ignore_merges), else empty.
+  // whole_words: words that are one token without looking at merges (ignore_merges), else empty;
+  // the keys must outlive the model.
   BpeModel(const std::array<int32_t, 256>& byte_ids, MergeTable merges,
-           std::unordered_map<std::string, int32_t> whole_words);
+           std::unordered_map<std::string_view, int32_t> whole_words);
 
   // Appends the tokens of `word`, not empty. Bytes without a token are an internal error: the
   // caller has checked that every byte of valid UTF-8 has one.
@@ -72,7 +75,7 @@ class BpeModel {
 
   std::array<int32_t, 256> byte_ids_;
   MergeTable merges_;
-  std::unordered_map<std::string, int32_t> whole_words_;
+  std::unordered_map<std::string_view, int32_t> whole_words_;
 };
 
 }  // namespace fathom::text

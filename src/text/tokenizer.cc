@@ -54,7 +54,7 @@ Result<AddedTokenMatcher> BuildMatcher(const TokenizerFile& file, bool normalize
 }
 
 BpeModel BuildModel(TokenizerFile& file) {
-  std::unordered_map<std::string, int32_t> whole_words;
+  std::unordered_map<std::string_view, int32_t> whole_words;
   if (file.ignore_merges) {
     std::vector<bool> added(file.spellings.size());
     for (const AddedToken& token : file.added_tokens) added[static_cast<size_t>(token.id)] = true;
