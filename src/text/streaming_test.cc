@@ -220,6 +220,10 @@ TEST(ToolCalls, SplitHoweverTheTextIsCut) {
        begin + open + "function" + sep + "f\n```json\n{\n  \"a\": [1]\n}\n```" + close + "\n" +
            open + "function" + sep + "g\n```json\n{}\n```" + close + end,
        {"", {{"f", "{\n  \"a\": [1]\n}"}, {"g", "{}"}}}},
+      {ToolCallFormat::kFenced,
+       begin + open + "function" + sep + "f\n```json\n \n {} \n```" + close + end,
+       {"", {{"f", "{}"}}}},
+      {ToolCallFormat::kPlain, begin + open + "f" + sep + " \n {} " + close, {"", {{"f", "{}"}}}},
       // Variants that models produce: no fence, no line end before it, one after it.
       {ToolCallFormat::kFenced,
        begin + open + "function" + sep + "f\n{\"a\": 1}" + close + end,
@@ -250,6 +254,7 @@ TEST(ToolCalls, ArgumentsStream) {
   parser.Push("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>");
   const auto piece = parser.Push("{\"a\": ");
   ASSERT_EQ(piece.calls.size(), 1u);
+  EXPECT_EQ(piece.calls[0].name, "f");
   EXPECT_EQ(piece.calls[0].arguments, "{\"a\":");
   EXPECT_EQ(parser.Push("1}").calls[0].arguments, " 1}");
   EXPECT_EQ(parser.num_complete(), 0);

@@ -150,8 +150,9 @@ bool ToolCallParser::Header(bool end, Piece& out) {
       begin = std::min({fence_line, call_end, held.size()});
     }
   }
-  // White space before the arguments is not theirs.
+  // White space before the arguments is not theirs, and there may be more of it to come.
   begin = std::min(held.find_first_not_of(kSpace, begin), held.size());
+  if (begin == held.size() && !end) return false;
   held_.erase(0, begin);
   out.calls.push_back({++index_, std::move(name), ""});
   state_ = State::kArguments;
