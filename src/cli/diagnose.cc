@@ -8,9 +8,11 @@
 #include "diagnose/diagnosis.h"
 #include "diagnose/readers/reader.h"
 #include "diagnose/report/catalogue.h"
+#include "diagnose/report/html_report.h"
 #include "diagnose/report/json_report.h"
 #include "diagnose/report/markdown_report.h"
 #include "diagnose/report/text_report.h"
+#include "diagnose/rules/explain.h"
 
 namespace fathom::cli {
 namespace {
@@ -19,6 +21,8 @@ struct DiagnoseOptions {
   std::vector<std::string> files;
   std::string json;
   std::string markdown;
+  std::string html;
+  std::string explain;
   std::string language = "en";
   std::string thresholds;
   std::string fail_on;
@@ -50,6 +54,15 @@ Result<int> Diagnose(const DiagnoseOptions& options) {
   }
   FATHOM_ASSIGN_OR_RETURN(const diagnose::Thresholds thresholds,
                           LoadThresholds(options.thresholds));
+  if (!options.explain.empty()) {
+    FATHOM_ASSIGN_OR_RETURN(const std::string text, diagnose::Explain(options.explain, thresholds));
+    FATHOM_TRY(WriteFile("-", text));
+    return kExitDone;
+  }
+  if (options.files.empty()) {
+    return Err(Code::kInvalidArgument,
+               "diagnose: expected files or folders to read, or --explain ID");
+  }
   FATHOM_ASSIGN_OR_RETURN(diagnose::Timeline timeline, Read(options.files));
   const diagnose::Diagnosis diagnosis = diagnose::Diagnose(std::move(timeline), thresholds);
   if (!options.json.empty()) {
@@ -58,8 +71,11 @@ Result<int> Diagnose(const DiagnoseOptions& options) {
   if (!options.markdown.empty()) {
     FATHOM_TRY(WriteFile(options.markdown, diagnose::MarkdownReport(diagnosis, language)));
   }
+  if (!options.html.empty()) {
+    FATHOM_TRY(WriteFile(options.html, diagnose::HtmlReport(diagnosis, language)));
+  }
   // A machine form on standard output leaves no room for the human one.
-  if (options.json != "-" && options.markdown != "-") {
+  if (options.json != "-" && options.markdown != "-" && options.html != "-") {
     const Style style = StyleFor(STDOUT_FILENO);
     FATHOM_TRY(WriteFile("-", diagnose::TextReport(diagnosis, language,
                                                    {style.bold, style.dim, style.red, style.yellow,
@@ -81,11 +97,14 @@ void AddDiagnose(Commands& commands) {
   CLI::App* app = commands.Add(
       "diagnose", "Finds what made serving slow in traces, logs and metrics that you already have",
       [options] { return Diagnose(*options); });
-  app->add_option("files", options->files, "Artifacts, or folders of them; - reads standard input")
-      ->required();
+  app->add_option("files", options->files, "Artifacts, or folders of them; - reads standard input");
+  app->add_option("--explain", options->explain,
+                  "Print what a rule looks for, its limits and fixes, e.g. kv-copy");
   app->add_option("--json", options->json,
                   "Write the report as JSON (fathom.report/1); - for stdout");
   app->add_option("--md", options->markdown, "Write the report as Markdown; - for stdout");
+  app->add_option("--html", options->html,
+                  "Write the report as one HTML file that opens offline; - for stdout");
   app->add_option("--lang", options->language, "Language of the report: en or zh")
       ->capture_default_str();
   app->add_option("--thresholds", options->thresholds,

@@ -1,0 +1,452 @@
+'use strict';
+const data = JSON.parse(document.getElementById('data').textContent);
+const report = data.report;
+
+function say(key, args = {}) {
+  return (data.words[key] ?? key).replace(/\{(\w+)\}/g, (mark, name) => args[name] ?? mark);
+}
+
+// A kernel class, "idle:cause" or phase in words.
+function kindWord(kind) {
+  if (kind.startsWith('idle:')) return say('report.idle', {cause: say(`cause.${kind.slice(5)}`)});
+  return data.words[`class.${kind}`] ?? data.words[`phase.${kind}`] ?? kind;
+}
+
+function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith('on')) element.addEventListener(name.slice(2), value);
+    else if (value !== null && value !== undefined) element.setAttribute(name, value);
+  }
+  element.append(...children.filter((c) => c !== null));
+  return element;
+}
+
+const page = document.getElementById('page');
+const redraws = [];  // after a change of theme or width
+
+function section(id, titleKey, ...children) {
+  const element = make('section', {id}, make('h2', {}, say(titleKey)), ...children);
+  page.append(element);
+  return element;
+}
+
+function milliseconds(ms) {
+  return ms == null ? '?' : microseconds(ms * 1e3);
+}
+
+// --- header and steps 1 and 2 ---
+
+function header() {
+  page.append(make('h1', {}, 'fathom diagnose'));
+  section('trust', 'report.trust', make('ul', {}, ...data.inputs.map((i) => make('li', {},
+    make('span', {class: 'mono'}, i.path), ` · ${i.format} · ${i.summary}`,
+    ...(i.notes.length ? [make('ul', {class: 'soft small'}, ...i.notes.map((n) => make('li', {}, n)))]
+      : [])))));
+}
+
+function machine() {
+  const lines = [
+    ...data.devices.map((d) => make('li', {}, d)),
+    ...Object.entries(data.shares).map(([phase, text]) =>
+      make('li', {}, make('b', {}, say(`phase.${phase}`)), ` · ${text}`)),
+    ...report.facts.map((f) => make('li', {class: f.alarming ? 'alarm' : null}, f.text)),
+  ];
+  section('machine', 'report.step1', lines.length ? make('ul', {}, ...lines)
+    : make('p', {class: 'soft'}, say('report.nothing_seen')));
+}
+
+function typical(phase) {
+  const tail = data.tail.find((t) => t.phase === phase);
+  const step = tail ? report.steps[tail.typical]
+    : report.steps.find((s) => s.phase === phase && !s.warmup && s.kernels > 0);
+  if (!step || step.kernels === 0) return say('report.no_gpu_rows');
+  const parts = partsOf(step).sort((a, b) => b[1] - a[1]).slice(0, 5);
+  return parts.map(([kind, ms]) => `${kindWord(kind)} ${milliseconds(ms)}`).join(', ');
+}
+
+function partsOf(step) {
+  return [...Object.entries(step.busy_by_class_ms),
+    ...Object.entries(step.idle_by_cause_ms).map(([cause, ms]) => [`idle:${cause}`, ms])];
+}
+
+function phases() {
+  const rows = Object.entries(report.phases);
+  if (!rows.length) {
+    section('phases', 'report.step2', make('p', {class: 'soft'}, say('report.no_steps')));
+    return;
+  }
+  const head = ['report.phase', 'report.steps'].map((k) => make('th', {}, say(k)));
+  const table = make('table', {},
+    make('thead', {}, make('tr', {}, ...head, make('th', {}, 'p50 ms'), make('th', {}, 'p99 ms'),
+      make('th', {class: 'wide'}, say('report.typical')))),
+    make('tbody', {}, ...rows.map(([phase, p]) => make('tr', {},
+      make('td', {}, say(`phase.${phase}`)), make('td', {}, `${p.counted}`),
+      make('td', {}, p.p50_ms?.toPrecision(3) ?? '?'), make('td', {}, p.p99_ms?.toPrecision(3) ?? '?'),
+      make('td', {class: 'wide'}, typical(phase))))));
+  section('phases', 'report.step2', make('div', {class: 'scroll'}, table));
+}
+
+// --- findings ---
+
+let timeline = null;
+
+function showSlice(id) {
+  if (!timeline?.jump(id)) return;
+  document.getElementById('timeline').scrollIntoView({behavior: 'auto', block: 'start'});
+}
+
+function findingCard(finding, index) {
+  const evidence = finding.evidence.map((e, i) => {
+    const place = data.places[index][i];
+    const known = place !== null && data.timeline?.slices.some((s) => s[6] === place);
+    return make('li', {}, e.text, known
+      ? make('button', {class: 'show', 'data-slice': place, onclick: () => showSlice(place)},
+             say('html.show')) : null);
+  });
+  const saves = finding.saving_ms_per_step > 0
+    ? `${say('report.saves', {ms: milliseconds(finding.saving_ms_per_step)})} · ` : '';
+  const limits = finding.thresholds.map((t) => make('li', {}, say('report.threshold',
+    {name: t.name, value: t.value, unit: t.unit, source: t.source, counter: t.counter_example})));
+  return make('div', {class: `finding ${finding.severity}`, 'data-severity': finding.severity},
+    make('div', {class: 'tag'}, `${say(`severity.${finding.severity}`)} · ${finding.id} · ` +
+      say(`phase.${finding.phase}`)),
+    make('h3', {}, finding.title),
+    make('div', {class: 'soft small'}, saves +
+      say('report.confidence', {value: finding.confidence.toFixed(2)})),
+    make('ul', {}, ...evidence),
+    make('p', {}, make('b', {}, say('report.change')), finding.action.change),
+    make('p', {class: 'soft small'}, say('report.risk') + finding.action.risk + ' · ' +
+      say('report.undo') + finding.action.undo),
+    limits.length ? make('details', {}, make('summary', {}, say('html.limits')),
+      make('ul', {class: 'small'}, ...limits)) : null);
+}
+
+function findings() {
+  const cards = report.findings.map(findingCard);
+  const filters = make('div', {class: 'row', role: 'group', 'aria-label': say('html.filter')});
+  for (const severity of ['severe', 'warn', 'info']) {
+    const mine = cards.filter((c) => c.dataset.severity === severity);
+    if (!mine.length) continue;
+    const button = make('button', {'aria-pressed': 'true', 'data-filter': severity, onclick: () => {
+      const on = button.getAttribute('aria-pressed') !== 'true';
+      button.setAttribute('aria-pressed', on);
+      for (const card of mine) card.hidden = !on;
+    }}, `${say(`severity.${severity}`)} (${mine.length})`);
+    filters.append(button);
+  }
+  const settings = report.recommendations.filter((r) => r.finding === null);
+  section('findings', 'report.step3', cards.length ? filters : null, ...(cards.length ? cards
+    : [make('p', {class: 'soft'}, say('report.no_findings'))]),
+  ...(settings.length ? [make('h3', {}, say('report.recommendations')),
+    make('ul', {}, ...settings.map((r) => make('li', {}, r.change,
+      make('div', {class: 'soft small'}, say('report.because') + r.why))))] : []));
+}
+
+// --- charts ---
+
+function chartBox(low = false) {
+  const canvas = make('canvas');
+  return {canvas, box: make('div', {class: low ? 'chart low' : 'chart'}, canvas)};
+}
+
+// Builds the chart now and again whenever colours change.
+function chart(canvas, configure) {
+  let current = null;
+  redraws.push((themeChanged) => {
+    if (current && !themeChanged) return;  // Chart.js follows the width itself
+    current?.destroy();
+    Chart.defaults.color = cssColour('--soft');
+    Chart.defaults.borderColor = cssColour('--grid');
+    Chart.defaults.animation = false;
+    Chart.defaults.maintainAspectRatio = false;
+    current = new Chart(canvas, configure());
+  });
+}
+
+function axis(text, more = {}) {
+  return {title: {display: true, text}, ...more};
+}
+
+function stepBars() {
+  const steps = data.shown_steps.map((i) => [i, report.steps[i]]).filter(([, s]) => s.kernels > 0);
+  if (steps.length < 2) return;
+  const totals = new Map();
+  for (const [, s] of steps) {
+    for (const [kind, ms] of partsOf(s)) totals.set(kind, (totals.get(kind) ?? 0) + ms);
+  }
+  const kinds = [...totals].sort((a, b) => a[0].startsWith('idle:') - b[0].startsWith('idle:') ||
+    b[1] - a[1]).map(([kind]) => kind);
+  const groups = [...new Set(steps.map(([, s]) => s.phase))];
+  const select = make('select', {'aria-label': say('report.phase')},
+    ...groups.map((g) => make('option', {value: g}, say(`phase.${g}`))));
+  select.value = groups.includes('decode') ? 'decode' : groups[0];
+  const {canvas, box} = chartBox();
+  section('steps', 'html.steps', make('div', {class: 'row'}, select), box,
+          make('p', {class: 'soft small'}, say('html.steps.note')));
+  chart(canvas, () => {
+    const shown = steps.filter(([, s]) => s.phase === select.value);
+    return {
+      type: 'bar',
+      data: {
+        labels: shown.map(([i, s]) => `${i}${s.warmup ? '*' : ''}`),
+        datasets: kinds.map((kind) => ({
+          label: kindWord(kind), backgroundColor: colourOf(kind), stack: 'all',
+          data: shown.map(([, s]) => Object.fromEntries(partsOf(s))[kind] ?? 0),
+        })).filter((d) => d.data.some((v) => v > 0)),
+      },
+      options: {
+        scales: {x: axis(say('report.steps'), {stacked: true}), y: axis('ms', {stacked: true})},
+        plugins: {legend: {position: 'bottom', labels: {boxWidth: 10, font: {size: 11}}},
+          tooltip: {callbacks: {label: (c) => `${c.dataset.label}: ${milliseconds(c.raw)}`}}},
+      },
+    };
+  });
+  const redraw = redraws.at(-1);
+  select.addEventListener('change', () => redraw(true));
+}
+
+function tailBars() {
+  const tails = data.tail.filter((t) => report.steps[t.typical].kernels > 0 && t.slow !== t.typical);
+  for (const tail of tails) {
+    const [typicalStep, slow] = [report.steps[tail.typical], report.steps[tail.slow]];
+    const base = Object.fromEntries(partsOf(typicalStep));
+    const difference = new Map(Object.entries(base).map(([kind, ms]) => [kind, -ms]));
+    for (const [kind, ms] of partsOf(slow)) difference.set(kind, ms - (base[kind] ?? 0));
+    const parts = [...difference].filter(([, ms]) => Math.abs(ms) > 1e-3)
+      .sort((a, b) => Math.abs(b[1]) - Math.abs(a[1])).slice(0, 10);
+    if (!parts.length) continue;
+    const {canvas, box} = chartBox();
+    section(`tail-${tail.phase}`, 'html.tail', make('p', {class: 'soft small'}, say('html.tail.note', {
+      phase: say(`phase.${tail.phase}`), slow: milliseconds(slow.wall_ms),
+      typical: milliseconds(typicalStep.wall_ms), n: tail.of})), box);
+    chart(canvas, () => ({
+      type: 'bar',
+      data: {labels: parts.map(([kind]) => kindWord(kind)),
+        datasets: [{data: parts.map(([, ms]) => ms), backgroundColor: parts.map(([k]) => colourOf(k))}]},
+      options: {indexAxis: 'y', scales: {x: axis(say('html.tail.axis'))},
+        plugins: {legend: {display: false}}},
+    }));
+  }
+}
+
+function gapCauses() {
+  const byPhase = {};
+  for (const s of report.steps) {
+    if (s.warmup || s.kernels === 0) continue;
+    const entry = byPhase[s.phase] ??= {n: 0, sums: {}};
+    ++entry.n;
+    for (const [cause, ms] of Object.entries(s.idle_by_cause_ms)) {
+      entry.sums[cause] = (entry.sums[cause] ?? 0) + ms;
+    }
+  }
+  const shownPhases = Object.keys(byPhase);
+  const causes = [...new Set(shownPhases.flatMap((p) => Object.keys(byPhase[p].sums)))];
+  if (!causes.length) return;
+  const {canvas, box} = chartBox();
+  section('gaps', 'html.gaps', box, make('p', {class: 'soft small'}, say('html.gaps.note')));
+  chart(canvas, () => ({
+    type: 'bar',
+    data: {labels: shownPhases.map((p) => say(`phase.${p}`)),
+      datasets: causes.map((cause) => ({label: say(`cause.${cause}`), stack: 'all',
+        backgroundColor: colourOf(`idle:${cause}`),
+        data: shownPhases.map((p) => (byPhase[p].sums[cause] ?? 0) / byPhase[p].n)}))},
+    options: {indexAxis: 'y', scales: {x: axis(say('html.gaps.axis'), {stacked: true}), y: {stacked: true}},
+      plugins: {legend: {position: 'bottom', labels: {boxWidth: 10, font: {size: 11}}}}},
+  }));
+}
+
+function roofline() {
+  const roof = data.roofline;
+  if (!roof) return missing('roofline', 'html.roofline', 'html.roofline.missing');
+  const {canvas, box} = chartBox();
+  section('roofline', 'html.roofline', box, make('p', {class: 'soft small'}, roof.hardware
+    ? say('html.roofline.note', {gpu: roof.hardware.name, bw: roof.hardware.gb_per_s.toFixed(0),
+      tflops: roof.hardware.tflops.toFixed(0)}) : say('html.roofline.unknown')));
+  const groups = [...new Set(roof.points.map((p) => `${p.kind}|${p.phase}`))];
+  chart(canvas, () => {
+    const datasets = groups.map((group) => {
+      const [kind, phase] = group.split('|');
+      return {label: `${kindWord(kind)}, ${say(`phase.${phase}`)}`,
+        backgroundColor: colourOf(kind), pointStyle: phase === 'decode' ? 'circle' : 'triangle',
+        pointRadius: 6, pointHoverRadius: 8,
+        data: roof.points.filter((p) => `${p.kind}|${p.phase}` === group)
+          .map((p) => ({x: p.intensity, y: p.tflops, p}))};
+    });
+    const xs = roof.points.map((p) => p.intensity);
+    const low = Math.min(...xs) / 3;
+    const high = Math.max(...xs) * 3;
+    if (roof.hardware) {
+      const {gb_per_s: bandwidth, tflops} = roof.hardware;
+      const ridge = tflops * 1e3 / bandwidth;
+      datasets.push({label: roof.hardware.name, type: 'line', pointRadius: 0, borderWidth: 2,
+        borderColor: cssColour('--soft'), backgroundColor: 'transparent',
+        data: [[low, low * bandwidth / 1e3], [ridge, tflops], [Math.max(high, ridge * 3), tflops]]
+          .map(([x, y]) => ({x, y}))});
+    }
+    return {type: 'scatter', data: {datasets}, options: {
+      scales: {x: axis('FLOP/byte', {type: 'logarithmic'}), y: axis('TFLOP/s', {type: 'logarithmic'})},
+      onClick: (event, hits) => {
+        const point = hits.length ? datasets[hits[0].datasetIndex].data[hits[0].index].p : null;
+        if (point) showSlice(point.slice);
+      },
+      plugins: {legend: {position: 'bottom', labels: {usePointStyle: true, font: {size: 11}}},
+        tooltip: {filter: (c) => c.raw.p !== undefined, callbacks: {label: (c) =>
+          `${c.raw.p.count} x ${c.raw.p.name}: ${microseconds(c.raw.p.us)}, ` +
+          `${c.raw.p.gb_per_s.toFixed(0)} GB/s, ${c.raw.p.tflops.toPrecision(3)} TFLOP/s`}}},
+    }};
+  });
+}
+
+function missing(id, titleKey, whyKey) {
+  if (data.picture === 'all') {
+    absent.push(`${say(titleKey)}: ${say(whyKey)}`);
+  } else {
+    section(id, titleKey, make('p', {class: 'soft'}, say(whyKey)));
+  }
+}
+const absent = [];
+
+// --- pictures ---
+
+function timelineView() {
+  if (!data.timeline) return missing('timeline', 'html.timeline', 'html.timeline.missing');
+  const canvas = make('canvas', {class: 'picture', tabindex: '0', 'aria-label': say('html.timeline')});
+  const detail = make('p', {class: 'detail mono', id: 'detail', 'aria-live': 'polite'},
+    say('html.timeline.note'));
+  const button = (text, label, act) => make('button', {'aria-label': label, onclick: act}, text);
+  section('timeline', 'html.timeline',
+    make('div', {class: 'row'}, button('+', say('html.zoom_in'), () => timeline.zoom(0.5)),
+      button('−', say('html.zoom_out'), () => timeline.zoom(2)),
+      button('←', say('html.left'), () => timeline.pan(-0.3)),
+      button('→', say('html.right'), () => timeline.pan(0.3)),
+      button(say('html.whole'), say('html.whole'), () => timeline.reset())),
+    detail, canvas, legendOf(new Set(data.timeline.slices.map((s) => data.timeline.names[s[5]]))));
+  timeline = new TimelinePicture(canvas, data.timeline, (text) => { detail.textContent = text; });
+  redraws.push(() => timeline.draw());
+}
+
+function legendOf(kinds) {
+  const items = [...kinds].filter((k) => kColours[k] && !data.words[`phase.${k}`])
+    .map((k) => {
+      const colour = make('i');
+      colour.style.background = colourOf(k);
+      return make('span', {}, colour, kindWord(k));
+    });
+  return make('div', {class: 'legend'}, ...items);
+}
+
+function heatMap() {
+  const heat = data.heatmap;
+  if (!heat) return missing('heatmap', 'html.heatmap', 'html.heatmap.missing');
+  const kinds = [...new Set(heat.cells.map((c) => c[2]))];
+  const select = make('select', {'aria-label': say('html.class')},
+    make('option', {value: ''}, say('html.all_classes')),
+    ...kinds.map((k) => make('option', {value: k}, kindWord(k))));
+  const canvas = make('canvas', {class: 'picture'});
+  const note = make('p', {class: 'soft small'});
+  section('heatmap', 'html.heatmap', make('div', {class: 'row'}, select), canvas, note);
+  const picture = new HeatPicture(canvas, (layer, column, us) => say('html.heatmap.cell',
+    {layer, step: heat.steps[column], time: microseconds(us)}));
+  const draw = () => {
+    const values = Array.from({length: heat.layers}, () => heat.steps.map(() => 0));
+    for (const [column, layer, kind, us] of heat.cells) {
+      if (!select.value || kind === select.value) values[layer][column] += us;
+    }
+    const top = Math.max(...values.flat());
+    note.textContent = say('html.heatmap.note', {top: microseconds(top)});
+    picture.draw(values, top);
+  };
+  select.addEventListener('change', draw);
+  redraws.push(draw);
+}
+
+function flame() {
+  if (!data.flame) return missing('flame', 'html.flame', 'html.flame.missing');
+  const canvas = make('canvas', {class: 'picture'});
+  const detail = make('p', {class: 'detail soft small'}, say('html.flame.note'));
+  section('flame', 'html.flame', detail, canvas);
+  const picture = new FlamePicture(canvas, data.flame, (text) => { detail.textContent = text; });
+  redraws.push(() => picture.draw());
+}
+
+function experts() {
+  if (!data.experts) return missing('experts', 'html.experts', 'html.experts.missing');
+  const canvas = make('canvas', {class: 'picture'});
+  section('experts', 'html.experts', canvas,
+          make('p', {class: 'soft small'}, say('html.experts.note')));
+  const rows = data.experts.map((layer) => {
+    const mean = layer.experts.reduce((sum, [, n]) => sum + n, 0) / layer.experts.length;
+    return layer.experts.map(([, n]) => (mean > 0 ? n / mean : 0));
+  });
+  const picture = new HeatPicture(canvas, (row, column, ratio) => say('html.experts.cell',
+    {layer: data.experts[row].layer, expert: data.experts[row].experts[column][0],
+      ratio: ratio.toFixed(2), tokens: data.experts[row].experts[column][1]}));
+  redraws.push(() => picture.draw(rows, Math.max(2, ...rows.flat())));
+}
+
+function lanes() {
+  if (!data.lanes.length) return missing('lanes', 'html.lanes', 'html.lanes.missing');
+  const start = {};
+  const end = {};
+  for (const lane of data.lanes) {
+    start[lane.source] = Math.min(start[lane.source] ?? Infinity, lane.t[0]);
+    end[lane.source] = Math.max(end[lane.source] ?? -Infinity, lane.t.at(-1));
+  }
+  const boxes = data.lanes.map((lane) => {
+    const {canvas, box} = chartBox(true);
+    chart(canvas, () => ({
+      type: 'line',
+      data: {datasets: [{data: lane.t.map((t, i) => ({x: t - start[lane.source], y: lane.v[i]})),
+        borderColor: cssColour('--accent'), borderWidth: 1.5, pointRadius: 0, fill: false}]},
+      options: {plugins: {legend: {display: false}},
+        scales: {x: {type: 'linear', min: 0, max: end[lane.source] - start[lane.source],
+          ticks: {callback: (v) => `${v} s`}}, y: {beginAtZero: true, ticks: {maxTicksLimit: 4}}}},
+    }));
+    return make('div', {}, make('div', {class: 'small'},
+      `${say(`html.lane.${lane.key}`)}${lane.device >= 0 ? ` · GPU ${lane.device}` : ''}` +
+      `${lane.unit ? ` · ${lane.unit}` : ''} `, make('span', {class: 'soft'}, lane.name)), box);
+  });
+  section('lanes', 'html.lanes', ...boxes);
+}
+
+function undecided() {
+  const lines = data.abstained.map((a) => make('li', {}, `${a.why}: `,
+    make('span', {class: 'soft'}, a.ids.join(', '))));
+  if (lines.length) section('abstained', 'report.abstained', make('ul', {}, ...lines));
+  if (report.clean.length) {
+    section('clean', 'report.clean', make('p', {}, report.clean.join(', ')));
+  }
+  if (absent.length) {
+    section('absent', 'html.absent', make('ul', {class: 'soft small'},
+      ...absent.map((a) => make('li', {}, a))));
+  }
+}
+
+function all() {
+  header();
+  machine();
+  phases();
+  findings();
+  timelineView();
+  stepBars();
+  tailBars();
+  gapCauses();
+  roofline();
+  heatMap();
+  flame();
+  experts();
+  lanes();
+  undecided();
+}
+
+({all, heatmap: heatMap, roofline, flame})[data.picture]();
+const redraw = (themeChanged) => { for (const r of redraws) r(themeChanged); };
+redraw(true);
+matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => redraw(true));
+let waiting = 0;
+addEventListener('resize', () => {
+  clearTimeout(waiting);
+  waiting = setTimeout(() => redraw(false), 100);
+});
+document.body.dataset.ready = 'true';

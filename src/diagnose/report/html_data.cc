@@ -1,0 +1,394 @@
+// What the HTML page draws, gathered into one JSON object.
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <unordered_map>
+
+#include "diagnose/report/describe.h"
+#include "diagnose/report/html_report.h"
+#include "diagnose/report/json_report.h"
+#include "diagnose/understand/flame.h"
+#include "diagnose/understand/heatmap.h"
+#include "diagnose/understand/roofline.h"
+#include "diagnose/understand/signals.h"
+
+namespace fathom::diagnose {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// A page of some megabytes opens at once; more slices than this would not.
+constexpr size_t kMaxSlices = 30'000;
+constexpr size_t kMaxSteps = 240;
+constexpr size_t kMaxPoints = 400;    // of a metric lane
+constexpr int kMaxDepth = 12;         // of nested CPU slices
+constexpr double kMarginShare = 0.1;  // around a step
+
+Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+std::vector<uint32_t> ByWall(const Diagnosis& d, const Bucket& bucket) {
+  std::vector<uint32_t> order = bucket.counted;
+  std::sort(order.begin(), order.end(),
+            [&](uint32_t a, uint32_t b) { return d.accounts[a].wall_ns < d.accounts[b].wall_ns; });
+  return order;
+}
+
+// The stretches of time that the timeline shows: each phase's typical and slowest step and every
+// step that a finding points into.
+class TimelineData {
+ public:
+  explicit TimelineData(const Diagnosis& d) : d_(d), t_(*d.timeline) {}
+
+  Json Build() {
+    ChooseSteps();
+    if (windows_.empty()) return nullptr;
+    base_ = windows_.begin()->first;
+    Json out;
+    for (const auto& [start, end] : windows_) {
+      if (slices_.size() >= kMaxSlices) break;
+      AddWindow(start, end);
+    }
+    AddEvidence();
+    AddGapsAndSteps();
+    out["base_us"] = static_cast<double>(base_) / 1e3;
+    out["tracks"] = tracks_;
+    out["names"] = names_;
+    out["slices"] = slices_;
+    return out;
+  }
+
+ private:
+  void Choose(uint32_t number) {
+    const Step& step = d_.steps.all[number];
+    const auto margin = static_cast<int64_t>(kMarginShare * static_cast<double>(step.wall_ns()));
+    chosen_.insert(number);
+    int64_t start = step.start_ns - margin;
+    int64_t end = step.end_ns + margin;
+    // Windows that touch become one.
+    auto it = windows_.upper_bound(end);
+    while (it != windows_.begin()) {
+      --it;
+      if (it->second < start) break;
+      start = std::min(start, it->first);
+      end = std::max(end, it->second);
+      it = windows_.erase(it);
+    }
+    windows_[start] = end;
+  }
+
+  void ChooseSteps() {
+    for (const Finding& f : d_.findings.findings) {
+      for (const Evidence& e : f.evidence) {
+        if (e.slice == kNone) continue;
+        const int64_t t = t_.slices.start_ns[e.slice];
+        for (uint32_t i = 0; i < d_.steps.all.size(); ++i) {
+          const Step& step = d_.steps.all[i];
+          if (step.start_ns <= t && t <= step.end_ns) {
+            Choose(i);
+            break;
+          }
+        }
+      }
+    }
+    for (const Phase phase : {Phase::kDecode, Phase::kPrefill, Phase::kMixed, Phase::kUnknown}) {
+      const Bucket* bucket = d_.steps.Main(phase);
+      if (bucket == nullptr || bucket->counted.empty()) continue;
+      const std::vector<uint32_t> order = ByWall(d_, *bucket);
+      Choose(order[order.size() / 2]);
+      Choose(order.back());
+    }
+  }
+
+  size_t Track(std::string name, std::string_view kind) {
+    const auto [it, added] = track_ids_.try_emplace(name, tracks_.size());
+    if (added) tracks_.push_back({{"name", name}, {"kind", kind}});
+    return it->second;
+  }
+  size_t Name(std::string_view name) {
+    const auto [it, added] = name_ids_.try_emplace(std::string(name), names_.size());
+    if (added) names_.push_back(name);
+    return it->second;
+  }
+
+  void Add(int64_t start_ns, int64_t dur_ns, std::string_view name, size_t track, int depth,
+           std::string_view kind, int64_t id) {
+    if (slices_.size() >= kMaxSlices) return;
+    slices_.push_back({static_cast<double>(start_ns - base_) / 1e3,
+                       static_cast<double>(dur_ns) / 1e3, Name(name), track, depth, Name(kind),
+                       id});
+  }
+
+  void AddSlice(uint32_t s) {
+    if (!shown_.insert(s).second) return;
+    const Category c = t_.slices.category[s];
+    const fathom::diagnose::Track& track = t_.SliceTrack(s);
+    if (IsGpuWork(c)) {
+      const size_t id = Track(fmt::format("GPU {} stream {}", track.device, track.stream), "gpu");
+      Add(t_.slices.start_ns[s], t_.slices.dur_ns[s], t_.SliceName(s), id, 0,
+          KernelClassName(d_.index->kind(s)), s);
+      return;
+    }
+    int depth = 0;
+    for (uint32_t p = d_.index->parent(s); p != kNone; p = d_.index->parent(p)) {
+      depth += IsShown(p) ? 1 : 0;
+    }
+    if (depth >= kMaxDepth) return;
+    const size_t id = Track(fmt::format("CPU thread {}", track.tid), "cpu");
+    Add(t_.slices.start_ns[s], t_.slices.dur_ns[s], t_.SliceName(s), id, depth, CategoryName(c), s);
+  }
+
+  bool IsShown(uint32_t s) const {
+    const Category c = t_.slices.category[s];
+    return c == Category::kCpuOp || c == Category::kAnnotation || c == Category::kNvtx ||
+           c == Category::kRuntime || c == Category::kDriver || c == Category::kOverhead ||
+           c == Category::kEngine;
+  }
+
+  void AddWindow(int64_t start, int64_t end) {
+    const auto overlaps = [&](uint32_t s) {
+      return t_.slices.start_ns[s] < end && t_.slices.end_ns(s) > start;
+    };
+    for (size_t gpu = 0; gpu < d_.index->gpus().size(); ++gpu) {
+      for (const uint32_t s : d_.index->work(gpu)) {
+        if (overlaps(s)) AddSlice(s);
+      }
+    }
+    for (TrackId track = 0; track < t_.tracks.size(); ++track) {
+      if (t_.tracks[track].kind == TrackKind::kGpuStream) continue;
+      for (const uint32_t s : d_.index->thread(track)) {
+        if (t_.slices.start_ns[s] >= end) break;
+        if (IsShown(s) && overlaps(s)) AddSlice(s);
+      }
+    }
+  }
+
+  // Whatever a finding names is there, even a Python frame or something outside all steps.
+  void AddEvidence() {
+    for (const Finding& f : d_.findings.findings) {
+      for (const Evidence& e : f.evidence) {
+        if (e.slice != kNone) AddSlice(e.slice);
+      }
+    }
+  }
+
+  void AddGapsAndSteps() {
+    const size_t steps = Track("steps", "step");
+    const size_t idle = Track("idle", "gap");
+    for (const uint32_t number : chosen_) {
+      const Step& step = d_.steps.all[number];
+      Add(step.start_ns, step.wall_ns(), PhaseName(step.phase), steps, 0, PhaseName(step.phase),
+          -1);
+      for (const Gap& gap : d_.accounts[number].gaps) {
+        if (gap.length_ns() < 1000) continue;  // the front end's own pace
+        const std::string cause = fmt::format("idle:{}", GapCauseName(gap.cause));
+        Add(gap.start_ns, gap.length_ns(), cause, idle, 0, cause, -1);
+      }
+    }
+  }
+
+  const Diagnosis& d_;
+  const Timeline& t_;
+  std::map<int64_t, int64_t> windows_;  // start -> end, disjoint
+  std::set<uint32_t> chosen_;
+  std::set<uint32_t> shown_;
+  int64_t base_ = 0;
+  Json tracks_ = Json::array();
+  Json names_ = Json::array();
+  Json slices_ = Json::array();
+  std::map<std::string, size_t> track_ids_;
+  std::unordered_map<std::string, size_t> name_ids_;
+};
+
+// Typical against slowest step of each phase's main bucket: indices into the report's steps.
+Json TailOf(const Diagnosis& d) {
+  Json tail = Json::array();
+  for (const Phase phase : {Phase::kDecode, Phase::kPrefill, Phase::kMixed}) {
+    const Bucket* bucket = d.steps.Main(phase);
+    if (bucket == nullptr || bucket->counted.size() < 3) continue;
+    const std::vector<uint32_t> order = ByWall(d, *bucket);
+    const auto rank = static_cast<size_t>(std::ceil(0.99 * static_cast<double>(order.size())));
+    tail.push_back({{"phase", PhaseName(phase)},
+                    {"typical", order[order.size() / 2]},
+                    {"slow", order[std::max<size_t>(rank, 1) - 1]},
+                    {"of", order.size()}});
+  }
+  return tail;
+}
+
+Json RooflineOf(const Diagnosis& d) {
+  const Roofline roofline = MakeRoofline(*d.index, d.steps);
+  Json points = Json::array();
+  for (const RooflinePoint& p : roofline.points) {
+    if (p.seconds <= 0 || p.cost.bytes <= 0) continue;
+    points.push_back({{"name", p.name},
+                      {"phase", PhaseName(p.phase)},
+                      {"kind", KernelClassName(p.kind)},
+                      {"intensity", p.cost.flops / p.cost.bytes},
+                      {"tflops", p.cost.flops / p.seconds / 1e12},
+                      {"gb_per_s", p.cost.bytes / p.seconds / 1e9},
+                      {"us", p.seconds * 1e6},
+                      {"count", p.count},
+                      {"slice", p.slice}});
+  }
+  if (points.empty()) return nullptr;
+  Json out = {{"points", std::move(points)}, {"hardware", nullptr}};
+  if (roofline.hardware) {
+    out["hardware"] = {{"name", roofline.hardware->name},
+                       {"gb_per_s", roofline.hardware->memory_bytes_per_s / 1e9},
+                       {"tflops", roofline.hardware->bf16_flops_per_s / 1e12}};
+  }
+  return out;
+}
+
+Json NodeOf(const FlameNode& node) {
+  Json out = {{"n", node.name}, {"v", node.value}};
+  if (node.children.empty()) return out;
+  Json children = Json::array();
+  for (const FlameNode& child : node.children) children.push_back(NodeOf(child));
+  out["c"] = std::move(children);
+  return out;
+}
+
+Json FlameOf(const Diagnosis& d) {
+  const Flame flame = MakeFlame(*d.index);
+  if (flame.root.value <= 0) return nullptr;
+  return {{"unit", flame.unit}, {"root", NodeOf(flame.root)}};
+}
+
+Json HeatMapOf(const Diagnosis& d) {
+  const HeatMap map = MakeHeatMap(*d.index, d.steps);
+  if (map.num_layers == 0) return nullptr;
+  Json cells = Json::array();
+  for (const HeatCell& c : map.cells) {
+    cells.push_back({c.column, c.layer, KernelClassName(c.kind), c.us});
+  }
+  return {{"steps", map.steps}, {"layers", map.num_layers}, {"cells", std::move(cells)}};
+}
+
+Json ExpertsOf(const Diagnosis& d) {
+  std::map<int32_t, std::map<int32_t, double>> layers;
+  for (const ExpertLoad& load : d.timeline->expert_loads) {
+    layers[load.layer][load.expert] += load.tokens;
+  }
+  if (layers.empty()) return nullptr;
+  Json out = Json::array();
+  for (const auto& [layer, experts] : layers) {
+    Json row = Json::array();
+    for (const auto& [expert, tokens] : experts) row.push_back({expert, tokens});
+    out.push_back({{"layer", layer}, {"experts", std::move(row)}});
+  }
+  return out;
+}
+
+Json LanesOf(const Diagnosis& d) {
+  struct Lane {
+    Signal signal;
+    std::string_view key;  // html.lane.<key>
+    double scale;
+    std::string_view unit;
+  };
+  constexpr Lane kLanes[] = {{Signal::kGpuBusy, "gpu_busy", 100, "%"},
+                             {Signal::kSmActive, "sm_active", 100, "%"},
+                             {Signal::kDramActive, "memory", 100, "%"},
+                             {Signal::kPcieRx, "pcie_rx", 1e-9, "GB/s"},
+                             {Signal::kPcieTx, "pcie_tx", 1e-9, "GB/s"},
+                             {Signal::kNvlink, "nvlink", 1e-9, "GB/s"},
+                             {Signal::kRunning, "running", 1, ""},
+                             {Signal::kWaiting, "waiting", 1, ""},
+                             {Signal::kKvUsage, "kv_usage", 100, "%"},
+                             {Signal::kNumaRemote, "numa", 1, "1/s"},
+                             {Signal::kMemoryReserved, "reserved", 1e-9, "GB"}};
+  Json lanes = Json::array();
+  for (const Lane& lane : kLanes) {
+    for (const SignalSeries& s : FindSignal(*d.timeline, lane.signal)) {
+      if (s.size() < 2) continue;
+      const size_t stride = (s.size() + kMaxPoints - 1) / kMaxPoints;
+      Json t = Json::array();
+      Json v = Json::array();
+      for (size_t i = 0; i < s.size(); i += stride) {
+        double sum = 0;
+        const size_t end = std::min(i + stride, s.size());
+        for (size_t k = i; k < end; ++k) sum += s.value[k];
+        t.push_back(static_cast<double>(s.t_ns[i]) / 1e9);
+        v.push_back(Number(sum / static_cast<double>(end - i) * lane.scale));
+      }
+      lanes.push_back({{"key", lane.key},
+                       {"name", s.name},
+                       {"device", s.device},
+                       {"source", d.timeline->sources[s.source].path},
+                       {"unit", lane.unit},
+                       {"t", std::move(t)},
+                       {"v", std::move(v)}});
+    }
+  }
+  return lanes;
+}
+
+// The words that the page needs, in its language.
+Json WordsOf(Language language) {
+  Json words = Json::object();
+  for (const std::string& key : CatalogueKeys(language)) {
+    for (const std::string_view family :
+         {"html.", "class.", "cause.", "phase.", "severity.", "report."}) {
+      if (key.starts_with(family)) words[key] = Say(language, key);
+    }
+  }
+  return words;
+}
+
+}  // namespace
+
+nlohmann::ordered_json HtmlData(const Diagnosis& d, Language language, Picture picture) {
+  static constexpr std::string_view kNames[] = {"all", "heatmap", "roofline", "flame"};
+  Json data = {{"picture", kNames[static_cast<size_t>(picture)]}, {"words", WordsOf(language)}};
+  const bool all = picture == Picture::kAll;
+  if (all || picture == Picture::kRoofline) data["roofline"] = RooflineOf(d);
+  if (all || picture == Picture::kFlame) data["flame"] = FlameOf(d);
+  if (all || picture == Picture::kHeatMap) data["heatmap"] = HeatMapOf(d);
+  if (!all) return data;
+  data["report"] = JsonReport(d, language);
+  // Where each piece of evidence lies in the timeline, by finding; null where it points nowhere.
+  Json places = Json::array();
+  for (const Finding& f : d.findings.findings) {
+    Json row = Json::array();
+    for (const Evidence& e : f.evidence) {
+      row.push_back(e.slice == kNone ? Json(nullptr) : Json(e.slice));
+    }
+    places.push_back(std::move(row));
+  }
+  data["places"] = std::move(places);
+  Json notes = Json::array();
+  for (const Source& source : d.timeline->sources) {
+    notes.push_back({{"path", source.path},
+                     {"format", source.format},
+                     {"summary", SourceSummary(source, language)},
+                     {"notes", SourceNotes(d, source, language)}});
+  }
+  data["inputs"] = std::move(notes);
+  data["devices"] = DeviceLines(d, language);
+  Json shares = Json::object();
+  for (const PhaseSummary& s : Summarise(d)) {
+    shares[std::string(PhaseName(s.phase))] = GpuShares(s, language);
+  }
+  data["shares"] = std::move(shares);
+  Json reasons = Json::array();
+  for (const auto& [why, ids] : AbstentionsByReason(d.findings, language)) {
+    reasons.push_back({{"why", why}, {"ids", ids}});
+  }
+  data["abstained"] = std::move(reasons);
+  // Steps beyond what a page can draw are thinned evenly; the tail's are always there.
+  Json& steps = data["report"]["steps"];
+  Json shown = Json::array();
+  const size_t n = steps.size();
+  const size_t kept = std::min(n, kMaxSteps);
+  for (size_t i = 0; i < kept; ++i) shown.push_back(i * n / kept);
+  data["shown_steps"] = std::move(shown);
+  data["tail"] = TailOf(d);
+  data["timeline"] = TimelineData(d).Build();
+  data["experts"] = ExpertsOf(d);
+  data["lanes"] = LanesOf(d);
+  return data;
+}
+
+}  // namespace fathom::diagnose
