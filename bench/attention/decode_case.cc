@@ -153,7 +153,7 @@ DecodeRun::DecodeRun(DecodeCase shape, const ops::DecodeAttentionOptions& option
   int64_t pages = 0;
   for (const int32_t length : c.kv_lengths) pages += (length + c.page_tokens - 1) / c.page_tokens;
   const int64_t num_pages = pages + 3;
-  int64_t step = 7919;
+  int64_t step = c.scattered ? 7919 : 1;
   while (std::gcd(step, num_pages) != 1) ++step;
   int64_t next = 1;
   for (int b = 0; b < count; ++b) {
@@ -182,8 +182,6 @@ DecodeRun::DecodeRun(DecodeCase shape, const ops::DecodeAttentionOptions& option
   s.lse = Buffer(q_rows * 4);
   s.workspace = Buffer(s.plan.workspace_bytes);
   s.workspace.Fill(0xff);
-  CheckCuda(cudaMemset(s.workspace.As<void>(), 0, static_cast<size_t>(s.plan.zeroed_bytes)),
-            "zero arrivals");
 
   auto& p = s.params;
   auto* base = s.cache.As<char>();

@@ -20,6 +20,7 @@ struct DecodeCase {
   std::vector<int32_t> kv_lengths;
   std::vector<int32_t> query_tokens;  // empty: one each
   float logit_scale = 1;              // multiplies the queries
+  bool scattered = true;              // pages in a scrambled order, else one after the other
   bool token_major = true;            // [page, token, head, dim], else [page, head, token, dim]
 };
 

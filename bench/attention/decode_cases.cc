@@ -88,10 +88,12 @@ std::vector<DecodeCase> DecodeTimeCases() {
   unequal[0] = 65536;
   add(Gqa(32, 8, 128, unequal), "1 x 64k + 63 x 1k");
   add(Gqa(32, 8, 64, std::vector<int32_t>(32, 8192)), "32 x 8k");
-  for (const int batch : {8, 32}) {
-    DecodeCase head_major = Gqa(32, 8, 128, std::vector<int32_t>(batch, 8192));
-    head_major.token_major = false;
-    add(std::move(head_major), fmt::format("{} x 8k head-major", batch));
+  for (const Row row : {Row{1, 128}, Row{8, 8}, Row{32, 8}, Row{64, 4}, Row{128, 2}, Row{16, 32}}) {
+    DecodeCase in_order = Gqa(32, 8, 128, std::vector<int32_t>(row.batch, row.context_k * 1024));
+    in_order.scattered = false;
+    in_order.token_major = false;
+    add(std::move(in_order),
+        fmt::format("{} x {}k, head-major, pages in order", row.batch, row.context_k));
   }
   for (const int heads : {16, 128}) {
     for (const Row row : {Row{1, 8}, Row{1, 32}, Row{1, 128}, Row{8, 8}, Row{32, 8}, Row{128, 4},
@@ -101,6 +103,11 @@ std::vector<DecodeCase> DecodeTimeCases() {
     }
   }
   add(Mla(16, unequal), "1 x 64k + 63 x 1k");
+  for (const Row row : {Row{32, 8}, Row{128, 8}, Row{16, 32}}) {
+    DecodeCase in_order = Mla(16, std::vector<int32_t>(row.batch, row.context_k * 1024));
+    in_order.scattered = false;
+    add(std::move(in_order), fmt::format("{} x {}k, pages in order", row.batch, row.context_k));
+  }
   return cases;
 }
 

@@ -14,7 +14,6 @@ namespace fathom::bench {
 namespace {
 
 using Json = nlohmann::json;
-using Merge = ops::DecodeAttentionOptions::Merge;
 
 constexpr double kTolerance = 5e-3;     // bf16 output and probabilities, relative in norm
 constexpr double kLseTolerance = 1e-3;  // float32 sums of bf16 products
@@ -26,13 +25,9 @@ struct Variant {
 };
 
 constexpr Variant kVariants[] = {
-    {"balanced, merge in kernel", {ops::Reduction::kBalanced, Merge::kInKernel}},
-    {"balanced, second kernel", {ops::Reduction::kBalanced, Merge::kSecondKernel}},
-    {"2 waves, second kernel", {ops::Reduction::kBalanced, Merge::kSecondKernel, 2}},
-    {"4 waves, second kernel", {ops::Reduction::kBalanced, Merge::kSecondKernel, 4}},
-    {"4 waves, in kernel", {ops::Reduction::kBalanced, Merge::kInKernel, 4}},
-    {"batch-invariant", {ops::Reduction::kBatchInvariant, Merge::kSecondKernel}},
-    {"spans", {ops::Reduction::kSpans, Merge::kSecondKernel}},
+    {"balanced", {ops::Reduction::kBalanced}},
+    {"batch-invariant", {ops::Reduction::kBatchInvariant}},
+    {"spans", {ops::Reduction::kSpans}},
 };
 
 // Every case in every variant, against float32 on the GPU (and float64 on the host where small),
@@ -148,7 +143,7 @@ void TimePrefill(const ops::GpuLimits& gpu, int repeats, const std::string& only
 }
 
 void TimeDecode(const ops::GpuLimits& gpu, int repeats, const std::string& only, Json& json) {
-  fmt::print("{:<34} {:<26} {:>9} {:>9} {:>8} {:>6} {:>8} {:>9}\n", "shape", "variant", "us",
+  fmt::print("{:<50} {:<16} {:>9} {:>9} {:>8} {:>6} {:>8} {:>9}\n", "shape", "variant", "us",
              "us clean", "GB/s", "% read", "TFLOP/s", "error");
   for (const DecodeCase& shape : DecodeTimeCases()) {
     if (!only.empty() && shape.name.find(only) == std::string::npos) continue;
@@ -158,14 +153,14 @@ void TimeDecode(const ops::GpuLimits& gpu, int repeats, const std::string& only,
       run.Run();
       const AttentionErrors errors = run.CompareFloat32();
       if (!errors.finite || !(errors.out <= kTolerance)) {
-        fmt::print("{:<34} {:<26} wrong: error {:.2e}\n", shape.name, variant.name, errors.out);
+        fmt::print("{:<50} {:<16} wrong: error {:.2e}\n", shape.name, variant.name, errors.out);
         continue;
       }
       const double us = run.TimeUs(repeats, L2::kDirty);
       const double clean_us = run.TimeUs(repeats, L2::kClean);
       const double gbs = run.CacheBytes() / us * 1e-3;
       const double tflops = run.Flops() / us * 1e-6;
-      fmt::print("{:<34} {:<26} {:>9.1f} {:>9.1f} {:>8.0f} {:>6.1f} {:>8.1f} {:>9.2e}\n",
+      fmt::print("{:<50} {:<16} {:>9.1f} {:>9.1f} {:>8.0f} {:>6.1f} {:>8.1f} {:>9.2e}\n",
                  shape.name, variant.name, us, clean_us, gbs, gbs / kReadCeiling * 100, tflops,
                  errors.out);
       json["decode"].push_back({{"shape", shape.name},

@@ -16,6 +16,15 @@ BACKENDS = {"torch FA2": SDPBackend.FLASH_ATTENTION, "cuDNN": SDPBackend.CUDNN_A
 # batch, context, query heads, kv heads, head dim
 DECODE = [(1, 8192), (1, 32768), (1, 131072), (8, 8192), (32, 8192), (64, 4096), (128, 2048),
           (16, 32768)]
+# batch, length, query heads, kv heads, head dims of q/k and v, causal
+PREFILL = [(16, 1024, 32, 8, 128, 128, True), (8, 2048, 32, 8, 128, 128, True),
+           (4, 4096, 32, 8, 128, 128, True), (2, 8192, 32, 8, 128, 128, True),
+           (1, 16384, 32, 8, 128, 128, True), (1, 32768, 32, 8, 128, 128, True),
+           (1, 65536, 32, 8, 128, 128, True), (4, 4096, 32, 8, 128, 128, False),
+           (1, 16384, 32, 8, 128, 128, False), (8, 2048, 12, 12, 64, 64, True),
+           (8, 2048, 12, 12, 64, 64, False), (1, 16384, 32, 32, 64, 64, True),
+           (1, 4096, 16, 16, 192, 128, True), (1, 16384, 16, 16, 192, 128, True),
+           (1, 32768, 16, 16, 192, 128, True), (1, 8192, 128, 128, 192, 128, True)]
 
 
 def time_cold(work, repeats, flush):
@@ -43,26 +52,47 @@ def time_cold(work, repeats, flush):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=21)
+    parser.add_argument("--op", choices=["decode", "prefill"])
     parser.add_argument("--json")
     args = parser.parse_args()
     flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
     rows = []
-    print(f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}")
-    for batch, context in DECODE:
-        q = torch.randn(batch, 32, 1, 128, device="cuda", dtype=torch.bfloat16)
-        k, v = (torch.randn(batch, 8, context, 128, device="cuda", dtype=torch.bfloat16)
-                for _ in range(2))
+
+    def measure(shape, call, gigabytes, teraflops):
         for name, backend in BACKENDS.items():
-            with sdpa_kernel([backend]):
-                us = time_cold(
+            try:
+                with sdpa_kernel([backend]):
+                    us = time_cold(call, args.repeats, flush)
+            except RuntimeError as error:  # the backend does not take this shape
+                print(f"{shape:36} {name:10} {str(error).splitlines()[0][:60]}")
+                continue
+            rows.append({"shape": shape, "peer": name, "us": us, "gb_per_s": gigabytes / us * 1e6,
+                         "tflops": teraflops / us * 1e6})
+            print(f"{shape:36} {name:10} {us:9.1f} us {gigabytes / us * 1e6:6.0f} GB/s "
+                  f"{teraflops / us * 1e6:6.1f} TFLOP/s")
+
+    def tensor(*shape):
+        return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
+
+    print(f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}")
+    if args.op != "prefill":
+        for batch, context in DECODE:
+            q, k, v = (tensor(batch, 32, 1, 128), tensor(batch, 8, context, 128),
+                       tensor(batch, 8, context, 128))
+            measure(f"gqa 32/8h d128 {batch} x {context // 1024}k",
                     lambda: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
-                    args.repeats, flush)
-            gbs = k.numel() * 4 / us * 1e-3
-            print(f"gqa 32/8h d128 {batch} x {context // 1024}k  {name:10} {us:8.1f} us "
-                  f"{gbs:6.0f} GB/s")
-            rows.append({"shape": f"gqa 32/8h d128 {batch} x {context // 1024}k", "peer": name,
-                         "us": us, "gb_per_s": gbs})
-        del q, k, v
+                    k.numel() * 4e-9, batch * 32 * context * 512e-12)
+    if args.op != "decode":
+        for batch, length, heads, kv_heads, dim, dim_v, causal in PREFILL:
+            q, k, v = (tensor(batch, heads, length, dim), tensor(batch, kv_heads, length, dim),
+                       tensor(batch, kv_heads, length, dim_v))
+            pairs = length * (length + 1) / 2 if causal else length * length
+            dims = f"{dim}" if dim == dim_v else f"{dim}/{dim_v}"
+            measure(f"{heads}/{kv_heads}h d{dims} {'causal' if causal else 'full'} "
+                    f"{batch} x {length}",
+                    lambda: F.scaled_dot_product_attention(q, k, v, is_causal=causal,
+                                                           enable_gqa=True),
+                    0, 2e-12 * batch * pairs * heads * (dim + dim_v))
     if args.json:
         with open(args.json, "w") as out:
             json.dump({"schema": "fathom.bench.peers/1", "torch": torch.__version__,

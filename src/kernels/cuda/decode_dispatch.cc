@@ -15,9 +15,9 @@ cudaError_t RunDecodeSm90(int dim_qk, int dim_v, int rows, const DecodeParams& p
   FATHOM_DECODE(128, 128, 16);
   FATHOM_DECODE(128, 128, 32);
   FATHOM_DECODE(128, 128, 64);
-  FATHOM_DECODE(576, 512, 8);
   FATHOM_DECODE(576, 512, 16);
   FATHOM_DECODE(576, 512, 32);
+  FATHOM_DECODE(576, 512, 64);
 #undef FATHOM_DECODE
   return cudaErrorNotSupported;
 }

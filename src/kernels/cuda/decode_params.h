@@ -80,15 +80,13 @@ struct DecodeParams {
   DecodeSplit split;
   int32_t num_parts = 0;
   int32_t row_tiles = 0;          // kv head's rows (query tokens x group) / rows of the kernel
-  bool merge_in_kernel = false;   // by the CTA that arrives last, else by a second kernel
   bool merge_by_block = false;    // the second kernel: a block for each row, else a warp
   bool keep_in_l2 = false;        // several row tiles read the same keys
   DecodePart* parts = nullptr;    // [num_parts]
   int32_t* part_pages = nullptr;  // [num_parts, kDecodePartPages]
   DecodeMerge* merges = nullptr;  // [num_sequences]
   int32_t* prefix = nullptr;      // [2, num_sequences + 1] scratch of Prepare
-  int32_t* arrivals = nullptr;   // [num_sequences, num_kv_heads * row_tiles], zero before and after
-  float* partial_out = nullptr;  // [slots, num_kv_heads * row_tiles, rows, head_dim_v]
+  float* partial_out = nullptr;   // [slots, num_kv_heads * row_tiles, rows, head_dim_v]
   float* partial_ml =
       nullptr;  // [slots, num_kv_heads * row_tiles, rows, 2] running max (log2), sum
 };

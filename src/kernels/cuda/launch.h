@@ -12,7 +12,7 @@ namespace fathom::kernels::cuda {
 // layer with the same cache shape uses the result.
 cudaError_t PrepareDecode(const DecodeParams& params, cudaStream_t stream);
 
-// kDimQk x kDimV: 64 x 64, 128 x 128, 576 x 512 (MLA). kRows: 8, 16, 32, 64 (MLA: to 32).
+// kDimQk x kDimV: 64 x 64, 128 x 128, 576 x 512 (MLA). kRows: 8 (not MLA), 16, 32, 64.
 template <int kDimQk, int kDimV, int kRows>
 cudaError_t RunDecodeSm90(const DecodeParams& params, cudaStream_t stream);
 

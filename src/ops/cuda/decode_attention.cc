@@ -16,29 +16,29 @@ namespace cuda = kernels::cuda;
 constexpr int kSpanTokens = 256;
 constexpr int64_t kAlignment = 256;  // of each array in the workspace
 
-// One family of instantiations: the row counts that exist and how many blocks share an SM.
+// One family of instantiations.
 struct Kernel {
   const char* name;
   int dim_qk;
   int dim_v;
+  int min_rows;
   int max_rows;
-  int blocks_per_sm;  // with fewer than wide_rows rows; one from there
-  int wide_rows;
+  int wide_rows;         // from there one block fills an SM, below two do
   int64_t shared_bytes;  // of the largest instantiation
 };
 
 constexpr std::array kKernels = {
-    Kernel{"gqa_d64", 64, 64, 64, 2, 64, cuda::sm90::DecodeConfig<64, 64, 64, false>::kSharedBytes},
-    Kernel{"gqa_d128", 128, 128, 64, 2, 64,
+    Kernel{"gqa_d64", 64, 64, 8, 64, 64, cuda::sm90::DecodeConfig<64, 64, 64, false>::kSharedBytes},
+    Kernel{"gqa_d128", 128, 128, 8, 64, 64,
            cuda::sm90::DecodeConfig<128, 128, 64, false>::kSharedBytes},
-    Kernel{"mla_576_512", 576, 512, 32, 1, 8,
-           cuda::sm90::DecodeConfig<576, 512, 32, true>::kSharedBytes},
+    Kernel{"mla_576_512", 576, 512, 16, 64, 16,
+           cuda::sm90::DecodeConfig<576, 512, 16, true>::kSharedBytes},
 };
 
 int64_t Align(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 struct Layout {
-  int64_t arrivals, parts, part_pages, merges, prefix, partial_ml, partial_out, total;
+  int64_t parts, part_pages, merges, prefix, partial_ml, partial_out, total;
 };
 
 Layout LayOut(const DecodeAttentionPlan& plan) {
@@ -52,7 +52,6 @@ Layout LayOut(const DecodeAttentionPlan& plan) {
     at += Align(bytes);
     return start;
   };
-  layout.arrivals = take(shape.num_sequences * groups * 4);
   layout.parts = take(plan.num_parts * static_cast<int64_t>(sizeof(cuda::DecodePart)));
   layout.part_pages = take(int64_t{plan.num_parts} * cuda::kDecodePartPages * 4);
   layout.merges = take(shape.num_sequences * static_cast<int64_t>(sizeof(cuda::DecodeMerge)));
@@ -129,12 +128,12 @@ Result<DecodeAttentionPlan> PlanDecodeAttention(const DecodeAttentionShape& shap
   plan.shape = shape;
   const int group = shape.num_heads / shape.num_kv_heads;
   const int rows = shape.max_query_tokens * group;
-  plan.rows = 8;
+  plan.rows = chosen->min_rows;
   while (plan.rows < rows && plan.rows < chosen->max_rows) plan.rows *= 2;
   plan.row_tiles = (rows + plan.rows - 1) / plan.rows;
   const int groups = shape.num_kv_heads * plan.row_tiles;
-  const int blocks_per_sm = plan.rows >= chosen->wide_rows ? 1 : chosen->blocks_per_sm;
-  plan.num_parts = std::max(1, gpu.num_sms * blocks_per_sm * options.waves / groups);
+  const int blocks_per_sm = plan.rows >= chosen->wide_rows ? 1 : 2;
+  plan.num_parts = std::max(1, gpu.num_sms * blocks_per_sm / groups);
 
   const int max_tiles = cuda::DecodeTiles(shape.max_kv_tokens);
   switch (options.reduction) {
@@ -158,23 +157,13 @@ Result<DecodeAttentionPlan> PlanDecodeAttention(const DecodeAttentionShape& shap
           : shape.num_sequences *
                 std::min(plan.split.max_segments, max_tiles / plan.split.min_segment_tiles + 1);
 
-  // Merging inside costs one block's read of all of a sequence's partial results; a second kernel
-  // costs its start, but spreads the reads.
+  // A warp sums few partial results of a row faster than a block can start.
+  constexpr int kWarpPartials = 16;
   const int partials = plan.split.max_segments == 0 ? plan.num_parts / shape.num_sequences + 1
                                                     : plan.num_slots / shape.num_sequences;
-  const int64_t partial_bytes =
-      int64_t{partials} * std::min(rows, plan.rows) * shape.head_dim_v * 4;
-  constexpr int64_t kInKernelBytes = 256 * 1024;
-  plan.merge_in_kernel =
-      options.merge == DecodeAttentionOptions::Merge::kInKernel ||
-      (options.merge == DecodeAttentionOptions::Merge::kAuto && partial_bytes <= kInKernelBytes);
-
-  constexpr int kWarpPartials = 8;
   plan.merge_by_block = partials > kWarpPartials;
 
-  const Layout layout = LayOut(plan);
-  plan.zeroed_bytes = layout.parts;
-  plan.workspace_bytes = layout.total;
+  plan.workspace_bytes = LayOut(plan).total;
   return plan;
 }
 
@@ -187,7 +176,7 @@ std::string DecodeAttentionPlan::Describe() const {
           ? std::string("balanced")
           : fmt::format("of >= {} tokens, <= {}", split.min_segment_tiles * cuda::kDecodeTileTokens,
                         split.max_segments),
-      merge_in_kernel ? "in kernel" : "second kernel", workspace_bytes);
+      merge_by_block ? "by blocks" : "by warps", workspace_bytes);
 }
 
 void BindDecodeWorkspace(const DecodeAttentionPlan& plan, void* workspace,
@@ -203,10 +192,8 @@ void BindDecodeWorkspace(const DecodeAttentionPlan& plan, void* workspace,
   params->split = plan.split;
   params->num_parts = plan.num_parts;
   params->row_tiles = plan.row_tiles;
-  params->merge_in_kernel = plan.merge_in_kernel;
   params->merge_by_block = plan.merge_by_block;
   params->keep_in_l2 = plan.row_tiles > 1;
-  params->arrivals = reinterpret_cast<int32_t*>(base + layout.arrivals);
   params->parts = reinterpret_cast<cuda::DecodePart*>(base + layout.parts);
   params->part_pages = reinterpret_cast<int32_t*>(base + layout.part_pages);
   params->merges = reinterpret_cast<cuda::DecodeMerge*>(base + layout.merges);
@@ -232,7 +219,7 @@ Status CheckDecodeParams(const DecodeAttentionPlan& plan, const cuda::DecodePara
   FATHOM_TRY(require("page_table", params.page_table, 4));
   FATHOM_TRY(require("kv_lengths", params.kv_lengths, 4));
   FATHOM_TRY(require("query_starts", params.query_starts, 4));
-  FATHOM_TRY(require("workspace", params.arrivals, kAlignment));
+  FATHOM_TRY(require("workspace", params.parts, kAlignment));
   FATHOM_TRY(require("plane 0", params.plane[0].base, 16));
   FATHOM_TRY(require("plane 1", params.plane[1].base, 16));
   for (const cuda::PagedPlane& plane : params.plane) {

@@ -43,10 +43,6 @@ enum class Reduction : uint8_t {
 
 struct DecodeAttentionOptions {
   Reduction reduction = Reduction::kBalanced;
-  enum class Merge : uint8_t { kAuto, kInKernel, kSecondKernel };
-  Merge merge = Merge::kAuto;
-  // Parts for each block that the GPU holds at once; more are scheduled as others end.
-  int32_t waves = 1;
 };
 
 struct DecodeAttentionPlan {
@@ -56,10 +52,8 @@ struct DecodeAttentionPlan {
   int32_t num_parts = 0;
   int32_t num_slots = 0;  // partial results
   kernels::cuda::DecodeSplit split;
-  bool merge_in_kernel = false;
   bool merge_by_block = false;
   int64_t workspace_bytes = 0;
-  int64_t zeroed_bytes = 0;  // the workspace's head, to be zeroed once when it is allocated
 
   std::string Describe() const;  // one line for --explain and logs
 };

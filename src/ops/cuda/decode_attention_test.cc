@@ -45,11 +45,14 @@ TEST(PlanDecodeAttention, FillsTheGpu) {
   ASSERT_TRUE(mla);
   EXPECT_EQ(mla->rows, 16);
   EXPECT_EQ(mla->num_parts, 132);
-  EXPECT_FALSE(mla->merge_in_kernel);  // 132 partial results of 32 KiB are too many for one block
+  EXPECT_TRUE(mla->merge_by_block);  // 132 partial results are too many for one warp
 
   const auto wide = PlanDecodeAttention(Mla(128, 4, 8192), {}, kH200);
   ASSERT_TRUE(wide);
-  EXPECT_EQ(wide->rows * wide->row_tiles, 128);
+  EXPECT_EQ(wide->rows, 64);
+  EXPECT_EQ(wide->row_tiles, 2);
+  EXPECT_EQ(wide->num_parts, 66);
+  EXPECT_EQ(PlanDecodeAttention(Mla(4, 1, 100), {}, kH200)->rows, 16);
 }
 
 TEST(PlanDecodeAttention, RowsHoldTheGroupsQueryTokens) {

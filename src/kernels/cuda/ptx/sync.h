@@ -33,13 +33,20 @@ __device__ __forceinline__ void RegistersDecrease() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 
-__device__ __forceinline__ int AtomicAddAcqRel(int* address, int value) {
-  int old;
-  asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], %2;"
-               : "=r"(old)
-               : "l"(address), "r"(value)
+// Loads that bypass L1 and stay where they are written, also behind WaitForPreviousKernel: the
+// compiler may move the __ldcg intrinsics across it.
+__device__ __forceinline__ float2 LoadL2(const float2* from) {
+  float2 v;
+  asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(from) : "memory");
+  return v;
+}
+__device__ __forceinline__ float4 LoadL2(const float4* from) {
+  float4 v;
+  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "l"(from)
                : "memory");
-  return old;
+  return v;
 }
 
 __device__ __forceinline__ float Exp2(float x) {

@@ -6,8 +6,8 @@
 
 namespace fathom::kernels::cuda::sm90 {
 
-inline constexpr int kMaxSharedBytes = 227 * 1024;    // one block of an SM
 inline constexpr int kSharedPerSmBytes = 228 * 1024;  // 1 KiB of it reserved by each block
+inline constexpr int kMergeSharedBytes = 6 * 1024;    // left for a block of the merge kernel
 
 // kDimQk: elements of a key. kDimV: of a value. kRows: query rows (tokens x group) of one block,
 // the N of its wgmma. kLatent: values are the first kDimV elements of the keys (MLA).
@@ -28,20 +28,35 @@ struct DecodeConfig {
   static constexpr int kSecondBlocks = kLatent ? kQkBlocks - kVBlocks : kVBlocks;
   static constexpr int kTileBlocks = kFirstBlocks + kSecondBlocks;
 
+  // Latent tiles are wide: two warpgroups share their blocks, and swap partial scores.
+  static constexpr int kGroups = kLatent ? 2 : 1;
+  static constexpr int kOwnRows = kRows / kGroups;          // whose softmax a warpgroup does
+  static constexpr int kGroupVBlocks = kVBlocks / kGroups;  // values columns of a warpgroup
+  static constexpr int kConsumerThreads = kGroups * 128;
+  // The widest kernel needs more registers than an even division gives: its producer becomes a
+  // whole warpgroup, which gives them up.
+  static constexpr bool kMoveRegisters = kLatent && kRows >= 64;
+  static constexpr int kThreads = kConsumerThreads + (kMoveRegisters ? 128 : 32);
   static constexpr int kBlocksPerSm = kLatent || kRows >= 64 ? 1 : 2;
-  static constexpr int kConsumerWarps = 4;
-  static constexpr int kThreads = (kConsumerWarps + 1) * 32;
 
   static constexpr int kQBytes = kQkBlocks * kRows * 128;
   static constexpr int kPBytes = kRows * 128;
-  static constexpr int kFixedBytes = 1024 + kQBytes + kPBytes + 2048;  // alignment, small arrays
-  static constexpr int kBudget =
-      kBlocksPerSm == 1 ? kMaxSharedBytes : kSharedPerSmBytes / kBlocksPerSm - 1024;
-  static constexpr int kSlots = (kBudget - kFixedBytes) / kBlockBytes;
+  static constexpr int kSwapBytes = kGroups == 1 ? 0 : kRows * 256;
+  static constexpr int kPeakBytes = kRows * 4 * 4;
+  static constexpr int kStateBytes = kRows * 8;
+  static constexpr int kFixedBytes =
+      1024 + kQBytes + kPBytes + kSwapBytes + kPeakBytes + kStateBytes + 512;  // 512: mbarriers
+  static constexpr int kBudget = (kSharedPerSmBytes - kMergeSharedBytes) / kBlocksPerSm - 1024;
+  // More were tried, and fetch no faster (docs/kernels.md).
+  static constexpr int kMaxSlots = kBlocksPerSm == 1 ? 18 : 12;
+  static constexpr int kSlots = (kBudget - kFixedBytes) / kBlockBytes < kMaxSlots
+                                    ? (kBudget - kFixedBytes) / kBlockBytes
+                                    : kMaxSlots;
   static constexpr int kSharedBytes = kFixedBytes + kSlots * kBlockBytes;
 
   static_assert(kDimQk % kColumns == 0 && kDimV % kColumns == 0);
-  static_assert(kSlots >= 2 * kTileBlocks);
+  static_assert(kOwnRows % 8 == 0 && kVBlocks % kGroups == 0);
+  static_assert(kSlots > kTileBlocks && 2 * kSlots * 8 <= 512);
 };
 
 }  // namespace fathom::kernels::cuda::sm90

@@ -26,24 +26,28 @@ cudaError_t RunDecodeSm90(const DecodeParams& params, cudaStream_t stream) {
   const int groups = params.num_kv_heads * params.row_tiles;
   kernel<<<params.num_parts * groups, Config::kThreads, Config::kSharedBytes, stream>>>(params,
                                                                                         maps);
-  if (params.merge_in_kernel) return cudaGetLastError();
   if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess) return status;
 
   cudaLaunchAttribute overlap;
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
-  const int units = params.num_sequences * params.max_query_tokens * params.num_kv_heads *
-                    params.group * (kDimV == 64 ? 1 : kDimV / 128);
-  constexpr int kWarps = sm90::kMergeThreads / 32;
-  config.gridDim = dim3(params.merge_by_block ? units : (units + kWarps - 1) / kWarps);
-  config.blockDim = dim3(sm90::kMergeThreads);
   config.stream = stream;
   config.attrs = &overlap;
   config.numAttrs = 1;
-  return params.merge_by_block
-             ? cudaLaunchKernelEx(&config, sm90::DecodeMergeKernel<Config, true>, params)
-             : cudaLaunchKernelEx(&config, sm90::DecodeMergeKernel<Config, false>, params);
+  const int rows =
+      params.num_sequences * params.max_query_tokens * params.num_kv_heads * params.group;
+  if (params.merge_by_block) {
+    constexpr int kWarps = 8;
+    config.gridDim = dim3(rows * (kDimV / 64));
+    config.blockDim = dim3(kWarps * 32);
+    return cudaLaunchKernelEx(&config, sm90::DecodeMergeKernel<kDimV, kRows, kWarps, true>, params);
+  }
+  constexpr int kWarps = 8;
+  const int units = rows * (kDimV == 64 ? 1 : kDimV / 128);
+  config.gridDim = dim3((units + kWarps - 1) / kWarps);
+  config.blockDim = dim3(kWarps * 32);
+  return cudaLaunchKernelEx(&config, sm90::DecodeMergeKernel<kDimV, kRows, kWarps, false>, params);
 }
 
 }  // namespace fathom::kernels::cuda
