@@ -57,7 +57,7 @@ bool IsPerfetto(std::string_view prefix) {
 
 constexpr Recording kRecordings[] = {
     {"Nsight Systems report (.nsys-rep)",
-     "nsys export --type sqlite --include-json=false --output report.sqlite report.nsys-rep",
+     "nsys export --type sqlite --output report.sqlite report.nsys-rep",
      [](std::string_view prefix) {
        return prefix.starts_with("QDSSARGO") ||
               prefix.substr(0, 4096).find("Nsight Systems") != std::string_view::npos;
@@ -65,7 +65,7 @@ constexpr Recording kRecordings[] = {
     {"Nsight Compute report (.ncu-rep)",
      "ncu --import report.ncu-rep --page raw --csv > report.csv",
      [](std::string_view prefix) { return prefix.starts_with("NVR"); }},
-    {"perf recording (perf.data)", "perf script -i perf.data -F +addr,+weight,+data_src > perf.txt",
+    {"perf recording (perf.data)", "perf script -i perf.data > perf.txt",
      [](std::string_view prefix) {
        return prefix.starts_with("PERFILE2") || prefix.starts_with("2ELIFREP");
      }},
@@ -99,7 +99,8 @@ Result<const Reader*> FindReader(const Input& input) {
     std::vector<std::string_view> known;
     for (const Reader& reader : kReaders) known.push_back(reader.artifact);
     return Err(Code::kInvalidArgument,
-               "{}: expected one of the artifacts below, plain, .gz or .zst, found {}{}\n  {}",
+               "{}: expected one of the artifacts below, plain, .gz or .zst, found {}{}\n  {}\n"
+               "docs/diagnose.md says how to record each of them",
                input.name(), prefix.empty() ? "no data" : "none of them",
                input.damaged() ? " (the compressed stream is damaged)" : "",
                fmt::join(known, "\n  "));

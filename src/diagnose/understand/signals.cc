@@ -182,9 +182,10 @@ Paired Resample(const SignalSeries& a, const SignalSeries& b) {
   for (int64_t t = begin; t <= end; t += paired.period_ns) {
     double x = 0;
     double y = 0;
-    const bool both =
-        average(a, i, t, t + paired.period_ns, &x) & average(b, j, t, t + paired.period_ns, &y);
-    if (!both) continue;
+    // Both cursors go on, also where only one series has samples.
+    const bool in_a = average(a, i, t, t + paired.period_ns, &x);
+    const bool in_b = average(b, j, t, t + paired.period_ns, &y);
+    if (!in_a || !in_b) continue;
     paired.a.push_back(x);
     paired.b.push_back(y);
   }
