@@ -208,16 +208,16 @@ class PrefixedStream : public ByteStream {
 
 // Reads until `size` bytes or the end.
 Result<std::string> ReadUpTo(ByteStream& stream, size_t size) {
-  std::string bytes(size, '\0');
-  size_t filled = 0;
-  while (filled < size) {
-    FATHOM_ASSIGN_OR_RETURN(const size_t got,
-                            stream.Read(std::span(bytes).subspan(filled, size - filled)));
-    if (got == 0) break;
-    filled += got;
+  constexpr size_t kStep = 16 << 10;
+  std::string bytes;
+  for (;;) {
+    const size_t filled = bytes.size();
+    if (filled == size) return bytes;
+    bytes.resize(std::min(size, filled + std::max(kStep, filled)));
+    FATHOM_ASSIGN_OR_RETURN(const size_t got, stream.Read(std::span(bytes).subspan(filled)));
+    bytes.resize(filled + got);
+    if (got == 0) return bytes;
   }
-  bytes.resize(filled);
-  return bytes;
 }
 
 }  // namespace
@@ -266,7 +266,11 @@ Result<Input> Input::Open(const std::string& path) {
 }
 
 Result<Input> Input::FromMemory(std::string name, std::string bytes) {
-  return Start(std::move(name), std::make_unique<MemoryStream>(std::move(bytes)));
+  const size_t size = bytes.size();
+  FATHOM_ASSIGN_OR_RETURN(Input input,
+                          Start(std::move(name), std::make_unique<MemoryStream>(std::move(bytes))));
+  input.raw_size_ = size;
+  return input;
 }
 
 Result<size_t> Input::Read(std::span<char> into) {
@@ -330,8 +334,10 @@ Result<std::vector<std::string>> ExpandPaths(std::span<const std::string> paths)
 
 Window::Window(Input& input, size_t capacity)
     : input_(&input),
-      buffer_(std::make_unique_for_overwrite<char[]>(capacity + kPadding)),
-      capacity_(capacity) {
+      // One byte more than the input, so that its end is seen without growing.
+      capacity_(input.size_hint() == 0 ? capacity
+                                       : std::min<size_t>(capacity, input.size_hint() + 1)) {
+  buffer_ = std::make_unique_for_overwrite<char[]>(capacity_ + kPadding);
   std::memset(buffer_.get(), 0, kPadding);
 }
 
@@ -343,7 +349,7 @@ void Window::Consume(size_t bytes) {
 
 Result<bool> Window::More() {
   const size_t unread = size();
-  if (unread * 2 > capacity_) {
+  if (unread == capacity_ || (unread * 2 > capacity_ && capacity_ >= kDefaultCapacity)) {
     auto grown = std::make_unique_for_overwrite<char[]>(capacity_ * 2 + kPadding);
     std::memcpy(grown.get(), begin(), unread);
     buffer_ = std::move(grown);

@@ -46,6 +46,8 @@ class Input {
   // The compressed stream is cut short or corrupt: what Read gave so far is all there is.
   bool damaged() const { return stream_->damaged(); }
   uint64_t bytes_read() const { return bytes_read_; }
+  // Uncompressed size, where it is known beforehand; 0 otherwise.
+  uint64_t size_hint() const { return compressed_ ? 0 : raw_size_; }
 
   // Called now and then with the share of the input that has been read, 0..1 (never when the size
   // is unknown, as from a pipe).
@@ -74,7 +76,7 @@ Result<std::vector<std::string>> ExpandPaths(std::span<const std::string> paths)
 // A contiguous view of the unread part of an input, which grows only when a record does not fit.
 class Window {
  public:
-  explicit Window(Input& input, size_t capacity = 1 << 20);
+  explicit Window(Input& input, size_t capacity = kDefaultCapacity);
 
   const char* begin() const { return buffer_.get() + begin_; }
   const char* end() const { return buffer_.get() + end_; }
@@ -91,6 +93,8 @@ class Window {
 
   // Readable zero bytes behind end(), so that scanners may load whole vectors.
   static constexpr size_t kPadding = 64;
+  // Less for an input that is known to be smaller.
+  static constexpr size_t kDefaultCapacity = 1 << 20;
 
  private:
   Input* input_;

@@ -43,8 +43,8 @@ enum class EventField : uint8_t {
   kMemoryBytes,
   kDeviceId,
   kDeviceType,
-  kStep,
-  kLayer,
+  kTokens,
+  kPromptTokens,
   // texts
   kKind,
   kKernel,
@@ -68,7 +68,7 @@ enum class EventField : uint8_t {
   kBlock,
   kIgnored,
 };
-inline constexpr size_t kNumEventInts = static_cast<size_t>(EventField::kLayer) + 1;
+inline constexpr size_t kNumEventInts = static_cast<size_t>(EventField::kPromptTokens) + 1;
 inline constexpr size_t kNumEventTexts =
     static_cast<size_t>(EventField::kArgLabels) + 1 - kNumEventInts;
 inline constexpr size_t kNumEventFields = static_cast<size_t>(EventField::kIgnored);
@@ -101,6 +101,29 @@ struct ChromeEvent {
     return has(field) ? texts[static_cast<size_t>(field) - kNumEventInts] : json::Token{};
   }
 };
+
+// Calls use(key, value, quoted) for each member of an args object; a string comes without its
+// quotes, anything else as written.
+template <class Use>
+void ForEachArg(const json::Token& args, Use&& use) {
+  if (args.begin == nullptr) return;
+  json::Cursor c{args.begin + 1, args.end};
+  for (;;) {
+    while (c.p < c.end && *c.p != '"' && *c.p != '}') ++c.p;
+    if (c.p >= c.end || *c.p == '}') return;
+    ++c.p;
+    json::Token key;
+    if (ScanString(c, key) != json::Scan::kOk) return;
+    SkipSpace(c);
+    if (c.p < c.end && *c.p == ':') ++c.p;
+    SkipSpace(c);
+    const char* const begin = c.p;
+    if (SkipValue(c) != json::Scan::kOk) return;
+    const bool quoted = *begin == '"';
+    use(key.view(), std::string_view(begin + quoted, static_cast<size_t>(c.p - begin) - 2 * quoted),
+        quoted);
+  }
+}
 
 // Scans the object at c.p (on its brace), leaving c.p behind it. On kBad or kMore c.p and `event`
 // are unspecified.

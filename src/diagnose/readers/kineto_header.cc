@@ -15,9 +15,9 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::string_view kKeys[] = {
-    "baseTimeNanoseconds", "schemaVersion",        "deviceProperties",   "distributedInfo",
-    "with_stack",          "record_shapes",        "profile_memory",     "cupti_version",
-    "roctracer_version",   "cuda_runtime_version", "hip_runtime_version"};
+    "baseTimeNanoseconds", "schemaVersion",        "deviceProperties",    "distributedInfo",
+    "with_stack",          "record_shapes",        "profile_memory",      "cupti_version",
+    "roctracer_version",   "cuda_runtime_version", "hip_runtime_version", "otherData"};
 
 template <class T>
 T Number(const Json& object, const char* key, T absent) {
@@ -45,6 +45,12 @@ std::vector<int32_t> Ranks(const Json& ranks) {
     }
   }
   return list;
+}
+
+void SetBase(std::string_view text, KinetoHeader& header) {
+  int64_t base_ns = 0;
+  const bool readable = json::ToInteger(text, &base_ns) == json::Number::kOk;
+  header.base_ns = readable && base_ns >= 0 && base_ns < int64_t{1} << 61 ? base_ns : 0;
 }
 
 DeviceInfo Device(const Json& json) {
@@ -78,6 +84,18 @@ void Distributed(const Json& json, Source& source) {
   }
 }
 
+// otherData of Fathom's own traces: what UTC their time 0 was.
+void Fathom(const Json& json, KinetoHeader& header, Source& source) {
+  if (!json.is_object() || !String(json, "schema").starts_with("fathom.trace/")) return;
+  header.is_fathom = true;
+  source.schema = String(json, "schema");
+  SetBase(String(json, "origin_unix_ns"), header);
+  if (const auto dropped = Number<uint64_t>(json, "dropped_events", 0); dropped > 0) {
+    source.stats.Count(Defect::kDropped, 0, dropped);
+  }
+  if (!String(json, "stopped").empty()) source.stats.Count(Defect::kTruncated, 0);
+}
+
 // 1, true, "1": the flags of Kineto's header.
 std::optional<bool> Flag(const Json& json) {
   if (json.is_boolean()) return json.get<bool>();
@@ -94,9 +112,7 @@ bool IsKinetoHeaderKey(std::string_view key) {
 void ReadKinetoHeaderValue(std::string_view key, std::string_view text, KinetoHeader& header,
                            Source& source) {
   if (key == "baseTimeNanoseconds") {
-    header.has_base = json::ToInteger(text, &header.base_ns) == json::Number::kOk &&
-                      header.base_ns >= 0 && header.base_ns < int64_t{1} << 61;
-    if (!header.has_base) header.base_ns = 0;
+    SetBase(text, header);
     return;
   }
   const Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
@@ -107,6 +123,8 @@ void ReadKinetoHeaderValue(std::string_view key, std::string_view text, KinetoHe
     for (const Json& device : value) {
       if (device.is_object()) source.devices.push_back(Device(device));
     }
+  } else if (key == "otherData") {
+    Fathom(value, header, source);
   } else if (key == "distributedInfo") {
     Distributed(value, source);
   } else if (key == "with_stack") {

@@ -7,8 +7,7 @@
 namespace fathom::diagnose {
 
 struct KinetoHeader {
-  int64_t base_ns = 0;  // baseTimeNanoseconds
-  bool has_base = false;
+  int64_t base_ns = 0;     // baseTimeNanoseconds; 0: not stated
   bool is_fathom = false;  // written by Fathom's own trace writer
 };
 

@@ -303,6 +303,43 @@ TEST(Kineto, CountersAndAllocator) {
   EXPECT_EQ(t.slices.size(), 0u);
 }
 
+TEST(Kineto, FathomsOwnTrace) {
+  const Timeline t = ReadText(R"({"traceEvents":[
+{"ph":"b","pid":1,"tid":2,"ts":10.000,"name":"request","cat":"request","id":7,"args":{"body_bytes":9}},
+{"ph":"b","pid":1,"tid":2,"ts":10.000,"name":"queue","cat":"request","id":7,"args":{}},
+{"ph":"b","pid":1,"tid":2,"ts":11.000,"name":"prefix_lookup","cat":"request","id":7,"args":{"op":"prefix_lookup","found":64,"asked":100}},
+{"ph":"e","pid":1,"tid":2,"ts":12.000,"name":"prefix_lookup","cat":"request","id":7,"args":{}},
+{"ph":"e","pid":1,"tid":2,"ts":15.000,"name":"queue","cat":"request","id":7,"args":{}},
+{"ph":"n","pid":1,"tid":2,"ts":30.000,"name":"token","cat":"request","id":7,"args":{"index":0,"step":3}},
+{"ph":"n","pid":1,"tid":2,"ts":40.000,"name":"token","cat":"request","id":7,"args":{"index":1,"step":4}},
+{"ph":"n","pid":1,"tid":2,"ts":45.000,"name":"finished","cat":"request","id":7,"args":{"reason":"stop","tokens":2}},
+{"ph":"e","pid":1,"tid":2,"ts":50.000,"name":"request","cat":"request","id":7,"args":{}},
+{"ph":"e","pid":1,"tid":2,"ts":51.000,"name":"request","cat":"request","id":8,"args":{}},
+{"ph":"X","pid":1,"tid":1,"ts":20.000,"dur":5.000,"name":"step 3","cat":"step","args":{"op":"step","step":3,"tokens":100,"prompt_tokens":100}},
+{"ph":"X","pid":1,"tid":1,"ts":30.000,"dur":5.000,"name":"step 4","cat":"step","args":{"op":"step","step":4,"tokens":8,"prompt_tokens":0}},
+{"ph":"X","pid":1,"tid":1,"ts":31.000,"dur":2.000,"name":"attention L3","cat":"op","args":{"op":"attention","layer":3,"step":4,"bytes":5,"flops":6}}
+],"displayTimeUnit":"ms","otherData":{"schema":"fathom.trace/1","events":12,"dropped_events":4,"stopped":"","origin_unix_ns":"1700000000000000000"}})");
+  EXPECT_EQ(t.sources[0].format, "fathom-trace");
+  EXPECT_EQ(t.sources[0].clock, ClockDomain::kUnix);
+  EXPECT_EQ(DefectCountOf(t, Defect::kDropped), 4u);
+  EXPECT_EQ(DefectCountOf(t, Defect::kUnmatchedEnd), 1u);
+  ASSERT_EQ(t.requests.size(), 1u);
+  const Request& request = t.requests[0];
+  EXPECT_EQ(request.arrival_ns, 1700000000000010000);
+  EXPECT_DOUBLE_EQ(request.ttft_s, 20e-6);
+  EXPECT_DOUBLE_EQ(request.e2e_s, 40e-6);
+  EXPECT_DOUBLE_EQ(request.queue_s, 5e-6);
+  EXPECT_DOUBLE_EQ(request.cached_tokens, 64);
+  EXPECT_DOUBLE_EQ(request.prompt_tokens, 100);
+  EXPECT_DOUBLE_EQ(request.completion_tokens, 2);
+  EXPECT_EQ(t.spans.size(), 6u);
+  EXPECT_NE(FindSlice(t, "step[EXTEND toks=100]"), kNone);
+  const size_t decode = FindSlice(t, "step[DECODE bs=8]");
+  ASSERT_NE(decode, kNone);
+  EXPECT_EQ(t.slices.category[decode], Category::kAnnotation);
+  EXPECT_EQ(t.slices.category[FindSlice(t, "attention L3")], Category::kEngine);
+}
+
 TEST(Kineto, InvalidUtf8IsReplaced) {
   const Timeline t = ReadText(Trace(
       "{\"ph\": \"X\", \"cat\": \"cpu_op\", \"name\": \"a\xff\xc3\xa9\", \"pid\": 1, \"tid\": 1, "
