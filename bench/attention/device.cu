@@ -26,14 +26,8 @@ __device__ __nv_bfloat16* Row(const void* base, const PlaneShape& plane, const i
 
 __device__ const __nv_bfloat16* Row(const ReferenceInputs& in, int plane, int sequence, int token,
                                     int head) {
-  if (in.page_table != nullptr) {
-    return Row(in.base[plane], in.plane[plane], in.page_table, in.table_stride, in.page_tokens,
-               sequence, token, head);
-  }
-  return reinterpret_cast<const __nv_bfloat16*>(static_cast<const char*>(in.base[plane]) +
-                                                (int64_t{in.kv_starts[sequence]} + token) *
-                                                    in.plane[plane].token_stride_bytes +
-                                                head * in.plane[plane].head_stride_bytes);
+  return Row(in.base[plane], in.plane[plane], in.page_table, in.table_stride, in.page_tokens,
+             sequence, token, head);
 }
 
 __global__ void FillPlaneKernel(void* base, PlaneShape plane, const int32_t* page_table,

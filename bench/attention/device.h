@@ -92,10 +92,9 @@ struct ReferenceInputs {
   PlaneShape plane[2];
   bool latent = false;
   bool causal = true;
-  const int32_t* page_table = nullptr;  // null: sequence i starts at row kv_starts[i]
+  const int32_t* page_table = nullptr;
   int table_stride = 0;
   int page_tokens = 0;
-  const int32_t* kv_starts = nullptr;
   const int32_t* kv_lengths = nullptr;
   const int32_t* query_starts = nullptr;
   int max_kv_tokens = 0;

@@ -201,7 +201,20 @@ int main(int argc, char** argv) {
   if (!check && !time) check = time = true;
 
   std::setvbuf(stdout, nullptr, _IOLBF, 0);  // a killed run has printed what it did
+  int devices = 0;
+  if (const cudaError_t status = cudaGetDeviceCount(&devices); status != cudaSuccess) {
+    fmt::print(stderr, "fathom_attention_bench: needs an NVIDIA GPU: {}\n",
+               cudaGetErrorString(status));
+    return 2;
+  }
   const fathom::ops::GpuLimits gpu = QueryGpu();
+  if (gpu.compute_major != 9) {
+    fmt::print(stderr,
+               "fathom_attention_bench: every kernel needs compute capability 9.0, this GPU has "
+               "{}.{}\n",
+               gpu.compute_major, gpu.compute_minor);
+    return 2;
+  }
   cudaDeviceProp properties;
   CheckCuda(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
   int runtime = 0;

@@ -75,11 +75,5 @@ __device__ __forceinline__ void StoreMatrixTransposed(uint32_t address, uint32_t
       "r"(a), "r"(b), "r"(c), "r"(d)
       : "memory");
 }
-__device__ __forceinline__ void StoreMatrix(uint32_t address, uint32_t a, uint32_t b, uint32_t c,
-                                            uint32_t d) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
-               "r"(a), "r"(b), "r"(c), "r"(d)
-               : "memory");
-}
 
 }  // namespace fathom::kernels::cuda::ptx
