@@ -197,7 +197,11 @@ int main(int argc, char** argv) {
   app.add_option("--op", op, "decode or prefill; both without it")
       ->check(CLI::IsMember({"decode", "prefill"}));
   app.add_option("--json", json_path, "also write the results to this file");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   if (!check && !time) check = time = true;
 
   std::setvbuf(stdout, nullptr, _IOLBF, 0);  // a killed run has printed what it did
