@@ -64,14 +64,18 @@ class Commands {
 // One line a subcommand, defined in the file of its name, called here in the order of the help
 // page.
 void AddRun(Commands& commands);
+void AddServe(Commands& commands);
 void AddBenchModel(Commands& commands);
+void AddBenchServe(Commands& commands);
 void AddDiagnose(Commands& commands);
 void AddScrub(Commands& commands);
 void AddTokenize(Commands& commands);
 
 inline void AddAll(Commands& commands) {
   AddRun(commands);
+  AddServe(commands);
   AddBenchModel(commands);
+  AddBenchServe(commands);
   AddDiagnose(commands);
   AddScrub(commands);
   AddTokenize(commands);

@@ -23,7 +23,10 @@ class OptionBinder {
     if constexpr (std::is_same_v<T, bool>) {
       app_.add_flag(flag + ",!--no-" + name, field, help)->capture_default_str();
     } else {
-      app_.add_option(flag, field, help)->capture_default_str();
+      CLI::Option* option = app_.add_option(flag, field, help)->capture_default_str();
+      if constexpr (requires { field.push_back({}); } && !std::is_same_v<T, std::string>) {
+        option->allow_extra_args(false);  // one value an occurrence: a positional may follow
+      }
     }
   }
 

@@ -416,6 +416,7 @@ std::unique_ptr<Api::Generation> Api::Announce(const Exchange& exchange, Respons
                                                         .output = output,
                                                         .text = std::move(text),
                                                         .queue = std::move(queue)});
+  generation->queue->WakeAtEveryDelta(output.stream);
   generation->choices.resize(static_cast<size_t>(choices));
   generation->announced.resize(static_cast<size_t>(choices));
   EmitAll(*generation, {.start_ns = exchange.request.arrived_ns,

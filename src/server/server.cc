@@ -19,6 +19,9 @@ namespace {
 
 namespace asio = boost::asio;
 
+// How long responses may go on being written after the engine is done with them.
+constexpr int64_t kLastWritesNs = 2'000'000'000;
+
 std::string RefusalBody(int status, std::string message) {
   const bool ours = status >= 500;
   return ErrorBody({.status = status,
@@ -44,7 +47,9 @@ class ServerImpl : public Server {
             RefusalBody) {}
 
   ~ServerImpl() override {
-    if (drainer_.joinable()) drainer_.join();
+    for (std::thread* thread : {&drainer_, &hurrier_}) {
+      if (thread->joinable()) thread->join();
+    }
     // Nobody may call into the loop once it is being destroyed.
     api_.JoinWorkers();
     recorder_.Flush();
@@ -72,7 +77,7 @@ class ServerImpl : public Server {
       spdlog::info("{}: {}", signal == SIGTERM ? "SIGTERM" : "SIGINT",
                    draining_ ? "ending at once" : "draining; once more ends at once");
       if (draining_) {
-        io_.stop();
+        Hurry();
         return;
       }
       BeginDrain();
@@ -89,18 +94,25 @@ class ServerImpl : public Server {
       session_.Drain(deadline_ns);
       drained_ = true;
     });
-    StopWhenSettled(NowNs() + (int64_t{options_.drain_s} + 5) * 1'000'000'000);
+    stop_ns_ = deadline_ns + kLastWritesNs;
+    StopWhenSettled();
+  }
+
+  // What is still running is cancelled; what has been said is still written.
+  void Hurry() {
+    hurrier_ = std::thread([this] { session_.Drain(NowNs()); });
+    stop_ns_ = NowNs() + kLastWritesNs;
   }
 
   // Responses go on being written after the engine is done with them.
-  void StopWhenSettled(int64_t deadline_ns) {
-    if ((drained_ && api_.requests_in_flight() == 0) || NowNs() > deadline_ns) {
+  void StopWhenSettled() {
+    if ((drained_ && api_.requests_in_flight() == 0) || NowNs() > stop_ns_) {
       io_.stop();
       return;
     }
     settled_.expires_after(std::chrono::milliseconds(10));
-    settled_.async_wait([this, deadline_ns](const boost::system::error_code& error) {
-      if (!error) StopWhenSettled(deadline_ns);
+    settled_.async_wait([this](const boost::system::error_code& error) {
+      if (!error) StopWhenSettled();
     });
   }
 
@@ -117,7 +129,8 @@ class ServerImpl : public Server {
   uint16_t port_ = 0;
   bool draining_ = false;  // I/O thread
   std::atomic<bool> drained_{false};
-  std::thread drainer_;
+  int64_t stop_ns_ = 0;  // when to stop whatever is still being written
+  std::thread drainer_, hurrier_;
 };
 
 }  // namespace

@@ -28,12 +28,21 @@ std::shared_ptr<session::TextListener> TokenQueue::Listener(int32_t first_choice
 void TokenQueue::Push(Item item) {
   std::lock_guard lock(mutex_);
   if (!wake_) return;
+  const bool worth_it = every_delta_ || item.finish.has_value();
   items_.push_back(std::move(item));
-  if (items_.size() == 1) wake_();
+  if (!worth_it || woken_) return;
+  woken_ = true;
+  wake_();
+}
+
+void TokenQueue::WakeAtEveryDelta(bool every_delta) {
+  std::lock_guard lock(mutex_);
+  every_delta_ = every_delta;
 }
 
 std::vector<TokenQueue::Item> TokenQueue::TakeAll() {
   std::lock_guard lock(mutex_);
+  woken_ = false;
   return std::exchange(items_, {});
 }
 

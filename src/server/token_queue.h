@@ -1,6 +1,6 @@
 #pragma once
-// From the engine's thread to the connection's: deltas in, in order, and one wake-up whenever the
-// queue was empty. The engine never waits for a slow client.
+// From the engine's thread to the connection's: deltas in, in order, and one wake-up until they are
+// taken. The engine never waits for a slow client.
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -21,8 +21,11 @@ class TokenQueue : public std::enable_shared_from_this<TokenQueue> {
     std::optional<ChoiceFinish> finish;
   };
 
-  // `wake` is called with the queue locked; it must only pass the word on.
+  // `wake` is called with the queue locked; it must only pass the word on. Waking another thread
+  // may cost the engine its core: a response that goes out whole needs it only for each choice's
+  // end (`every_delta` false).
   explicit TokenQueue(std::function<void()> wake) : wake_(std::move(wake)) {}
+  void WakeAtEveryDelta(bool every_delta);
 
   // For the choices of one Session call; its choice k is this queue's first_choice + k.
   std::shared_ptr<session::TextListener> Listener(int32_t first_choice);
@@ -37,6 +40,8 @@ class TokenQueue : public std::enable_shared_from_this<TokenQueue> {
 
   std::mutex mutex_;
   std::function<void()> wake_;
+  bool every_delta_ = true;
+  bool woken_ = false;  // and nothing has been taken since
   std::vector<Item> items_;
 };
 
