@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <random>
 
 namespace fathom::server {
 namespace {
@@ -202,6 +203,40 @@ TEST(TokenizeRequest, NeedsOneOfPromptAndMessages) {
   EXPECT_FALSE(ParseTokenizeRequest(Chat("\"prompt\":\"a\""), kLimits));
   EXPECT_TRUE(ParseDetokenizeRequest(R"({"tokens":[]})", kLimits));
   EXPECT_FALSE(ParseDetokenizeRequest(R"({"tokens":[1000]})", kLimits));
+}
+
+// One to four bytes of a good request changed, dropped or doubled: still a request, or a 4xx.
+TEST(ChatRequest, SurvivesAThousandMutations) {
+  const std::string good = Chat(
+      R"("max_tokens":7,"temperature":0.5,"stop":["x","y"],"logit_bias":{"17":-100},"seed":-1,
+         "stream":true,"stream_options":{"include_usage":true},"n":2,"top_p":1e-1,
+         "tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}])");
+  ASSERT_TRUE(ParseChatRequest(good, kLimits));
+  std::mt19937 random(11);
+  int refused = 0;
+  for (int i = 0; i < 1000; ++i) {
+    std::string body = good;
+    for (uint32_t edits = 1 + random() % 4; edits > 0; --edits) {
+      const size_t at = random() % body.size();
+      switch (random() % 3) {
+        case 0:
+          body[at] = static_cast<char>(random() % 256);
+          break;
+        case 1:
+          body.erase(at, 1 + random() % 4);
+          break;
+        default:
+          body.insert(at, body.substr(at, 1 + random() % 4));
+      }
+    }
+    const auto r = ParseChatRequest(body, kLimits);
+    if (r) continue;
+    ++refused;
+    ASSERT_GE(r.error().status, 400) << body;
+    ASSERT_LT(r.error().status, 500) << body;
+    ASSERT_FALSE(r.error().message.empty()) << body;
+  }
+  EXPECT_GT(refused, 500);
 }
 
 TEST(ErrorBody, HasOpenAisShapeWhateverTheText) {
