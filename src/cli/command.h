@@ -70,6 +70,7 @@ void AddBenchServe(Commands& commands);
 void AddDiagnose(Commands& commands);
 void AddScrub(Commands& commands);
 void AddTokenize(Commands& commands);
+void AddVerify(Commands& commands);
 
 inline void AddAll(Commands& commands) {
   AddRun(commands);
@@ -79,6 +80,7 @@ inline void AddAll(Commands& commands) {
   AddDiagnose(commands);
   AddScrub(commands);
   AddTokenize(commands);
+  AddVerify(commands);
 }
 
 }  // namespace fathom::cli

@@ -175,6 +175,7 @@ Status Decoder::Layers(const TensorView& hidden, Step& step) {
                               SizeOf(embedding_.dtype)));
     FATHOM_TRY(ops::embed::Run({.table = embedding_, .output = stream}, step.inputs, context));
   }
+  Show(Op::kEmbed, -1, stream, step);
   for (int layer = 0; layer < config_.num_layers; ++layer) {
     const LayerNorms& norms = norms_[static_cast<size_t>(layer)];
     FATHOM_TRY(Norm(norms.input, stream, layer == 0 ? TensorView{} : delta, hidden, layer, step));
@@ -197,11 +198,13 @@ Status Decoder::Head(const PackedWeight& head, const TensorView& hidden, const T
   const TensorView gathered = context.arena.Tensor(DType::kF32, {rows, config_.hidden_size});
   FATHOM_TRY(
       ops::embed::GatherLogitsRows({.input = hidden, .output = gathered}, step.inputs, context));
-  return ops::linear::Run(ops::linear::MakePlan(head, rows), head,
-                          {.input = gathered,
-                           .output = logits,
-                           .live_rows = step.inputs.live_counts + ops::kLiveLogits},
-                          context);
+  FATHOM_TRY(ops::linear::Run(ops::linear::MakePlan(head, rows), head,
+                              {.input = gathered,
+                               .output = logits,
+                               .live_rows = step.inputs.live_counts + ops::kLiveLogits},
+                              context));
+  Show(Op::kHead, -1, logits, step);
+  return {};
 }
 
 Status Decoder::Norm(const float* weight, const TensorView& input, const TensorView& residual,
@@ -209,13 +212,15 @@ Status Decoder::Norm(const float* weight, const TensorView& input, const TensorV
   auto span = step.context.Mark(Op::kNorm, layer);
   SetCost(span,
           cost::Norm(static_cast<double>(input.shape[0]), static_cast<double>(input.shape[1])));
-  return ops::norm::RmsNorm({.input = input,
-                             .residual = residual,
-                             .output = output,
-                             .weight = weight,
-                             .eps = static_cast<float>(config_.rms_norm_eps),
-                             .live_rows = step.live_tokens},
-                            step.context);
+  FATHOM_TRY(ops::norm::RmsNorm({.input = input,
+                                 .residual = residual,
+                                 .output = output,
+                                 .weight = weight,
+                                 .eps = static_cast<float>(config_.rms_norm_eps),
+                                 .live_rows = step.live_tokens},
+                                step.context));
+  Show(Op::kNorm, layer, output, step);
+  return {};
 }
 
 cost::Cost Decoder::LinearCost(const PackedWeight& weight, const Step& step) {
@@ -235,7 +240,9 @@ Status Decoder::Project(Op op, int layer, const PackedWeight& weight, const Tens
                         const TensorView& output, Step& step, const float* bias) {
   auto span = step.context.Mark(op, layer);
   SetCost(span, LinearCost(weight, step));
-  return Linear(weight, input, output, step, bias);
+  FATHOM_TRY(Linear(weight, input, output, step, bias));
+  Show(op, layer, output, step);
+  return {};
 }
 
 size_t Decoder::LinearBytes(const ops::StepBucket& bucket, int64_t rows, int64_t cols) const {
@@ -255,7 +262,9 @@ Status Decoder::GatedMlp(Op op, int layer, const MlpWeights& weights, const Tens
   FATHOM_TRY(Linear(*weights.gate_up, input, gate_up, step));
   FATHOM_TRY(ops::norm::SiluMul(
       {.gate_up = gate_up, .output = product, .live_rows = step.live_tokens}, context));
-  return Linear(*weights.down, product, output, step);
+  FATHOM_TRY(Linear(*weights.down, product, output, step));
+  Show(op, layer, output, step);
+  return {};
 }
 
 size_t Decoder::GatedMlpBytes(const ops::StepBucket& bucket, int64_t intermediate) const {

@@ -1,6 +1,7 @@
 #pragma once
 // What every supported architecture has in common: a pre-norm decoder-only transformer. A model
 // adds how a layer attends and what its MLP is; deepseek.h and llama.h do.
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -59,6 +60,12 @@ class Decoder : public Model {
   // on ChooseRope and Forward may be called. Everything else needs no weights.
   Status Adopt(std::unique_ptr<WeightStore> store);
 
+  // Sees what each op wrote, in the order of the pass, as it is enqueued (for verification). The
+  // tensor is device memory that later ops reuse: a probe that keeps it enqueues a copy.
+  using Probe =
+      std::function<void(event::Op op, int layer, const TensorView& output, ops::Context& context)>;
+  void set_probe(Probe probe) { probe_ = std::move(probe); }
+
   const ModelConfig& config() const { return config_; }
   const DecoderOptions& options() const { return options_; }
   // Of the table that every sequence uses, and with dynamic NTK of the longest other one.
@@ -110,6 +117,9 @@ class Decoder : public Model {
   // Tensors of the checkpoint that this model leaves out on purpose.
   virtual bool IsIgnorable(std::string_view /*name*/) const { return false; }
 
+  void Show(event::Op op, int layer, const TensorView& output, Step& step) const {
+    if (probe_) probe_(op, layer, output, step.context);
+  }
   // A step within its plan, on a pool that it was planned for.
   void CheckPlan(const StepPlan& plan, const ops::StepInputs& inputs,
                  const ops::Context& context) const;
@@ -157,6 +167,7 @@ class Decoder : public Model {
 
   std::map<int64_t, int32_t> rope_rows_;  // dynamic NTK: length -> table
   uint64_t fingerprint_ = 0;
+  Probe probe_;
 };
 
 }  // namespace fathom::model

@@ -189,6 +189,7 @@ Status Deepseek::LatentAttention(int index, const AttentionWeights& weights, int
     }
     SetCost(span, cost);
   }
+  Show(Op::kQkv, index, q, step);
   const ops::CacheFormat& format = formats_[static_cast<size_t>(cache_group)];
   const ops::CacheView& cache = step.caches[static_cast<size_t>(cache_group)];
   const TensorView q_heads = Heads(q, config_.num_heads, mla().qk_head_dim());
@@ -209,6 +210,7 @@ Status Deepseek::LatentAttention(int index, const AttentionWeights& weights, int
                                         .page_table = cache_group},
                                        step.inputs, context));
   }
+  Show(Op::kRopeCache, index, q, step);
   const TensorView attended = context.arena.Tensor(DType::kF32, {tokens, ValueColumns()});
   {
     auto span = context.Mark(Op::kAttention, index);
@@ -237,6 +239,7 @@ Status Deepseek::LatentAttention(int index, const AttentionWeights& weights, int
                                     .page_table = cache_group},
                                    step.inputs, context));
   }
+  Show(Op::kAttention, index, attended, step);
   return Project(Op::kOutProj, index, *weights.out, attended, output, step);
 }
 
@@ -274,6 +277,7 @@ Status Deepseek::MixtureOfExperts(int index, const MoeWeights& weights, const Te
                                .live_rows = step.live_tokens},
                               context));
   }
+  Show(Op::kGate, index, chosen, step);
   FATHOM_TRY(GatedMlp(Op::kSharedExpert, index, weights.shared, hidden, output, step));
 
   auto span = context.Mark(Op::kExperts, index);
@@ -288,7 +292,9 @@ Status Deepseek::MixtureOfExperts(int index, const MoeWeights& weights, const Te
                                    .output = output,
                                    .live_rows = step.live_tokens};
   FATHOM_ASSIGN_OR_RETURN(const ops::moe::Routing routing, ops::moe::Prepare(plan, args, context));
-  return ops::moe::Run(plan, weights.experts, routing, args, context);
+  FATHOM_TRY(ops::moe::Run(plan, weights.experts, routing, args, context));
+  Show(Op::kExperts, index, output, step);
+  return {};
 }
 
 }  // namespace fathom::model

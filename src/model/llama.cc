@@ -96,6 +96,7 @@ Status Llama::Attention(int index, const TensorView& hidden, const TensorView& o
          .layer = index},
         step.inputs, context));
   }
+  Show(Op::kRopeCache, index, Columns(qkv, 0, query), step);
   {
     auto span = context.Mark(Op::kAttention, index);
     cost::Cost cost;
@@ -114,6 +115,7 @@ Status Llama::Attention(int index, const TensorView& hidden, const TensorView& o
                                     .layer = index},
                                    step.inputs, context));
   }
+  Show(Op::kAttention, index, attended, step);
   return Project(Op::kOutProj, index, *layer.out, attended, output, step);
 }
 
