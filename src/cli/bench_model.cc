@@ -1,18 +1,16 @@
 // fathom bench model MODEL: how fast its steps are beside what the machine allows, or with --text
 // how well it predicts a text.
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "base/mapped_file.h"
 #include "base/strings.h"
 #include "base/write_file.h"
+#include "cli/bare_model.h"
 #include "cli/command.h"
 #include "cli/terminal.h"
 #include "cost/measure.h"
 #include "model/benchmark.h"
-#include "model/load.h"
 #include "model/perplexity.h"
-#include "model/rope_scaling.h"
 #include "ops/cpu_isa.h"
 #include "text/tokenizer.h"
 
@@ -22,13 +20,7 @@ namespace {
 using nlohmann::ordered_json;
 
 struct BenchModelOptions {
-  std::string model;
-  std::string dtype = "bf16";
-  std::string kv_dtype = "bf16";
-  std::string cpu_isa;
-  std::string rope_scaling;
-  std::string max_memory;
-  int threads = static_cast<int>(std::thread::hardware_concurrency());
+  ModelOptions model;
   model::BenchmarkOptions bench;
   bool ops = false;
   std::vector<std::string> texts;
@@ -36,37 +28,8 @@ struct BenchModelOptions {
   std::string json;
 };
 
-struct Machine {
-  std::unique_ptr<ops::Device> device = ops::MakeCpuDevice();
-  const kernels::cpu::KernelTable* cpu = nullptr;
-  std::unique_ptr<ThreadPool> pool;
-};
-
-Result<model::LoadedModel> Load(const BenchModelOptions& options, Machine& machine) {
-  if (options.threads < 1) {
-    return Err(Code::kInvalidArgument, "--threads {}: expected at least 1", options.threads);
-  }
-  FATHOM_ASSIGN_OR_RETURN(machine.cpu, ops::SelectCpu(options.cpu_isa));
-  machine.pool = std::make_unique<ThreadPool>(options.threads);
-  model::LoadOptions load;
-  load.precision = options.dtype == "f32" ? ops::Precision::kF32 : ops::Precision::kBF16;
-  load.kv_dtype = options.kv_dtype == "f32" ? DType::kF32 : DType::kBF16;
-  load.num_threads = options.threads;
-  if (!options.rope_scaling.empty()) {
-    FATHOM_ASSIGN_OR_RETURN(load.rope_scaling, model::ParseRopeScaling(options.rope_scaling));
-  }
-  if (!options.max_memory.empty()) {
-    FATHOM_ASSIGN_OR_RETURN(load.max_memory_bytes, ParseBytes(options.max_memory));
-  }
-  return model::LoadModel(options.model, load, *machine.device, *machine.cpu);
-}
-
-model::StepRunner::Setup SetupFor(const Machine& machine) {
-  return {.device = machine.device.get(), .pool = machine.pool.get(), .cpu = machine.cpu};
-}
-
 // FLOP/s of the linear op on a product that stays in cache: the roof of compute-bound ops.
-Result<double> MeasureProducts(Machine& machine, ops::Precision precision) {
+Result<double> MeasureProducts(BareModel& bare, ops::Precision precision) {
   constexpr int64_t kSize = 512;
   constexpr int kRuns = 20;
   std::vector<float> source(kSize * kSize, 0.01F), input(kSize * kSize, 0.02F),
@@ -76,16 +39,17 @@ Result<double> MeasureProducts(Machine& machine, ops::Precision precision) {
   };
   FATHOM_ASSIGN_OR_RETURN(
       const ops::linear::PackedWeight weight,
-      ops::linear::Pack({.weight = view(source)}, precision, *machine.device, *machine.cpu));
+      ops::linear::Pack({.weight = view(source)}, precision, *bare.device, *bare.cpu));
   const ops::linear::Plan plan = ops::linear::MakePlan(weight, kSize);
-  std::vector<std::byte> scratch(plan.workspace_bytes + Arena::kAlignment);
+  FATHOM_ASSIGN_OR_RETURN(const ops::DeviceBuffer scratch,
+                          ops::DeviceBuffer::Make(*bare.device, plan.workspace_bytes));
   ops::Comm comm;
   double best = 0;
   for (int i = 0; i < kRuns; ++i) {
-    Arena arena(scratch);
-    ops::Context context{.device = *machine.device,
-                         .pool = *machine.pool,
-                         .cpu = *machine.cpu,
+    Arena arena({static_cast<std::byte*>(scratch.data()), scratch.size()});
+    ops::Context context{.device = *bare.device,
+                         .pool = *bare.pool,
+                         .cpu = *bare.cpu,
                          .comm = comm,
                          .arena = arena,
                          .sink = {}};
@@ -105,8 +69,8 @@ void PrintOps(const model::BenchmarkRow& row, double bytes_per_s, double flops_p
     fmt::print(
         "    {:<14} {:>9}  {:>5.1f} %  {:>6.1f} GB/s  {:>7.1f} GFLOP/s  {:>5.1f} % of roof\n",
         event::NameOf(static_cast<event::Op>(i)), HumanNs(static_cast<int64_t>(op.seconds * 1e9)),
-        100 * op.seconds / row.total.seconds, op.bytes / op.seconds / 1e9, op.flops / op.seconds / 1e9,
-        100 * floor / op.seconds);
+        100 * op.seconds / row.total.seconds, op.bytes / op.seconds / 1e9,
+        op.flops / op.seconds / 1e9, 100 * floor / op.seconds);
   }
 }
 
@@ -131,17 +95,17 @@ ordered_json RowToJson(const model::BenchmarkRow& row, double roof_seconds) {
 }
 
 Result<int> Speed(const BenchModelOptions& options) {
-  Machine machine;
-  FATHOM_ASSIGN_OR_RETURN(model::LoadedModel loaded, Load(options, machine));
-  const double bytes_per_s = cost::MeasureReadBandwidth(*machine.pool);
+  FATHOM_ASSIGN_OR_RETURN(BareModel bare, LoadBareModel(options.model));
+  model::Decoder& model = *bare.loaded.model;
+  const double bytes_per_s = cost::MeasureReadBandwidth(*bare.pool);
   FATHOM_ASSIGN_OR_RETURN(const double flops_per_s,
-                          MeasureProducts(machine, loaded.model->options().precision));
-  fmt::print("{}, {}, {} threads, {}\n", loaded.model->name(), options.dtype, options.threads,
-             ops::IsaOf(*machine.cpu));
+                          MeasureProducts(bare, model.options().precision));
+  fmt::print("{}, {}, {} threads, {}\n", model.name(), options.model.dtype,
+             bare.pool->num_threads(), ops::IsaOf(*bare.cpu));
   fmt::print("roofs measured here: memory {:.1f} GB/s, products in cache {:.0f} GFLOP/s\n\n",
              bytes_per_s / 1e9, flops_per_s / 1e9);
   FATHOM_ASSIGN_OR_RETURN(const std::vector<model::BenchmarkRow> rows,
-                          model::RunBenchmark(*loaded.model, SetupFor(machine), options.bench));
+                          model::RunBenchmark(model, bare.Setup(), options.bench));
   fmt::print("{:<8} {:>5} {:>8} {:>10} {:>10} {:>10} {:>9} {:>9} {:>9}\n", "phase", "batch",
              "context", "tokens/s", "median", "slowest", "GB/s", "GFLOP/s", "% of roof");
   ordered_json json_rows = ordered_json::array();
@@ -158,14 +122,11 @@ Result<int> Speed(const BenchModelOptions& options) {
     json_rows.push_back(RowToJson(row, roof));
   }
   if (!options.json.empty()) {
-    const ordered_json json = {{"schema", "fathom.bench_model/1"},
-                               {"model", loaded.model->name()},
-                               {"dtype", options.dtype},
-                               {"threads", options.threads},
-                               {"isa", ops::IsaOf(*machine.cpu)},
-                               {"memory_bytes_per_s", bytes_per_s},
-                               {"products_flops_per_s", flops_per_s},
-                               {"rows", json_rows}};
+    const ordered_json json = {
+        {"schema", "fathom.bench_model/1"},    {"model", model.name()},
+        {"dtype", options.model.dtype},        {"threads", bare.pool->num_threads()},
+        {"isa", ops::IsaOf(*bare.cpu)},        {"memory_bytes_per_s", bytes_per_s},
+        {"products_flops_per_s", flops_per_s}, {"rows", json_rows}};
     FATHOM_TRY(WriteFile(options.json, json.dump(2) + "\n"));
   }
   return kExitDone;
@@ -186,19 +147,19 @@ std::vector<std::string_view> Documents(std::string_view text) {
 }
 
 Result<int> Predict(const BenchModelOptions& options) {
-  Machine machine;
-  FATHOM_ASSIGN_OR_RETURN(model::LoadedModel loaded, Load(options, machine));
+  FATHOM_ASSIGN_OR_RETURN(BareModel bare, LoadBareModel(options.model));
+  model::Decoder& model = *bare.loaded.model;
   FATHOM_ASSIGN_OR_RETURN(const text::Tokenizer tokenizer,
-                          text::Tokenizer::LoadModel(options.model));
+                          text::Tokenizer::LoadModel(bare.directory));
   model::Windows windows = options.windows;
-  if (windows.window > loaded.model->max_context_tokens()) {
+  if (windows.window > model.max_context_tokens()) {
     return Err(Code::kInvalidArgument, "--window {}: the model's context is {} tokens",
-               windows.window, loaded.model->max_context_tokens());
+               windows.window, model.max_context_tokens());
   }
-  FATHOM_ASSIGN_OR_RETURN(const model::RopeChoice rope, loaded.model->ChooseRope(windows.window));
-  model::StepRunner::Setup setup = SetupFor(machine);
+  FATHOM_ASSIGN_OR_RETURN(const model::RopeChoice rope, model.ChooseRope(windows.window));
+  model::StepRunner::Setup setup = bare.Setup();
   setup.max_tokens = windows.window;
-  FATHOM_ASSIGN_OR_RETURN(model::StepRunner runner, model::StepRunner::Make(*loaded.model, setup));
+  FATHOM_ASSIGN_OR_RETURN(model::StepRunner runner, model::StepRunner::Make(model, setup));
   fmt::print("{:<40} {:>9} {:>10} {:>10} {:>10} {:>9}\n", "text", "documents", "bytes", "tokens",
              "bits/byte", "time");
   ordered_json json_rows = ordered_json::array();
@@ -211,9 +172,9 @@ Result<int> Predict(const BenchModelOptions& options) {
     for (const std::string_view document : documents) {
       FATHOM_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
                               tokenizer.Encode(document, {.parse_special = false}));
-      FATHOM_ASSIGN_OR_RETURN(const std::vector<double> token_bits,
-                              model::TokenBits(runner, loaded.model->vocab_size(), ids, rope.row,
-                                               windows, *machine.pool));
+      FATHOM_ASSIGN_OR_RETURN(
+          const std::vector<double> token_bits,
+          model::TokenBits(runner, model.vocab_size(), ids, rope.row, windows, *bare.pool));
       for (const double b : token_bits) bits += b;
       bytes += document.size();
       tokens += token_bits.size();
@@ -236,8 +197,8 @@ Result<int> Predict(const BenchModelOptions& options) {
                          {"bits_per_byte", per_byte}});
   }
   if (!options.json.empty()) {
-    const ordered_json json = {{"schema", "fathom.bench_text/1"}, {"model", loaded.model->name()},
-                               {"dtype", options.dtype},          {"window_tokens", windows.window},
+    const ordered_json json = {{"schema", "fathom.bench_text/1"}, {"model", model.name()},
+                               {"dtype", options.model.dtype},    {"window_tokens", windows.window},
                                {"stride_tokens", windows.stride}, {"texts", json_rows}};
     FATHOM_TRY(WriteFile(options.json, json.dump(2) + "\n"));
   }
@@ -252,18 +213,7 @@ void AddBenchModel(Commands& commands) {
       commands.Group("bench", "Benchmarks")
           .Add("model", "Prefill and decode speed beside the machine's roofs, or bits per byte",
                [options] { return options->texts.empty() ? Speed(*options) : Predict(*options); });
-  app->add_option("model", options->model, "Directory of the model")->required();
-  app->add_option("--dtype", options->dtype, "Arithmetic of matrix products")
-      ->check(CLI::IsMember({"bf16", "f32"}))
-      ->capture_default_str();
-  app->add_option("--kv-dtype", options->kv_dtype, "Element type of the KV cache")
-      ->check(CLI::IsMember({"bf16", "f32"}))
-      ->capture_default_str();
-  app->add_option("--threads", options->threads, "Threads")->capture_default_str();
-  app->add_option("--cpu-isa", options->cpu_isa, "Kernels to use (default: the best here)");
-  app->add_option("--rope-scaling", options->rope_scaling,
-                  "Replaces the model's, as in yarn,factor=4,original=8192");
-  app->add_option("--max-memory", options->max_memory, "Refuse to use more, as in 8GiB");
+  BindBareModel(*app, options->model);
   app->add_option("--prompt", options->bench.prompt_tokens, "Prompt tokens")->capture_default_str();
   app->add_option("--chunk", options->bench.chunk_tokens, "Prompt tokens of one step")
       ->capture_default_str();

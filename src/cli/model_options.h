@@ -23,9 +23,10 @@ struct ModelOptions {
   bool prefix_cache = true;
 };
 
-// The field list behind --help and parsing (fields.h).
+// The field lists behind --help and parsing (fields.h): what running a model takes, and what
+// serving it takes besides.
 template <class Visitor>
-void VisitFields(Visitor& visit, ModelOptions& o) {
+void VisitModelFields(Visitor& visit, ModelOptions& o) {
   visit("device", o.device, "Where the model runs: cpu or cuda");
   visit("cpu-isa", o.cpu_isa, "Force kernels: scalar, avx2, avx512 or avx512bf16; empty: the best");
   visit("threads", o.threads, "CPU threads; 0: all that this process may use");
@@ -33,10 +34,14 @@ void VisitFields(Visitor& visit, ModelOptions& o) {
   visit("kv-dtype", o.kv_dtype, "Type of the KV cache: bf16 or f32");
   visit("page-tokens", o.page_tokens, "Tokens of a KV page: 16, 32, 64 or 128");
   visit("max-memory", o.max_memory, "Refuse to use more memory than this, e.g. 8GiB");
-  visit("context", o.context, "Longest sequence in tokens; 0: the model's, or what fits");
   visit("rope-scaling", o.rope_scaling,
         "Replace the model's: none, linear, dynamic, yarn or llama3 with parameters, e.g. "
         "yarn,factor=4,original=4096");
+}
+template <class Visitor>
+void VisitFields(Visitor& visit, ModelOptions& o) {
+  VisitModelFields(visit, o);
+  visit("context", o.context, "Longest sequence in tokens; 0: the model's, or what fits");
   visit("chat-template", o.chat_template, "Family to use when the model's own is not known");
   visit("prefix-cache", o.prefix_cache, "Share the pages of equal prompt beginnings");
 }

@@ -105,7 +105,7 @@ class Deepseek final : public Decoder {
   ops::attention::MlaShape shape_;
   ops::moe::ExpertsShape experts_shape_;
   std::vector<Layer> layers_;
-  std::optional<Mtp> mtp_;
+  std::unique_ptr<Mtp> mtp_;
 };
 
 }  // namespace fathom::model

@@ -13,7 +13,7 @@ using event::Op;
 
 Status Deepseek::LoadRest(WeightStore& store) {
   if (!options_.mtp) return {};
-  mtp_.emplace();
+  mtp_ = std::make_unique<Mtp>();
   const int64_t hidden = config_.hidden_size;
   const std::string prefix = fmt::format("model.layers.{}.", config_.num_layers);
   const WeightGroup group = WeightGroup::kMtp;
@@ -56,7 +56,7 @@ StepPlan Deepseek::DraftPlan(const ops::StepBucket& bucket) const {
 Status Deepseek::Draft(const StepPlan& plan, const ops::StepInputs& inputs,
                        std::span<const ops::CacheView> caches, ops::Context& context,
                        const TensorView& hidden, const TensorView& logits) {
-  FATHOM_CHECK(mtp_.has_value(), "the MTP layer was not loaded");
+  FATHOM_CHECK(mtp_ != nullptr, "the MTP layer was not loaded");
   CheckPlan(plan, inputs, context);
   constexpr int kCacheGroup = 1;
   const int index = config_.num_layers;

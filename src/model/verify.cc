@@ -1,10 +1,11 @@
 #include "model/verify.h"
 
 #include <algorithm>
-#include <array>
+#include <bit>
 #include <cmath>
 #include <deque>
 #include <map>
+#include <utility>
 
 namespace fathom::model {
 namespace {
@@ -92,6 +93,7 @@ Result<VerifyReport> Verify(Decoder& reference, StepRunner::Setup reference_setu
 
   VerifyReport report;
   report.tokens = count;
+  int64_t first_rerouted = count;
   const int64_t prompt = count - options.generated_tokens;
   for (int64_t begin = 0; begin < count;) {
     const int64_t end = begin < prompt ? prompt : begin + 1;
@@ -116,9 +118,13 @@ Result<VerifyReport> Verify(Decoder& reference, StepRunner::Setup reference_setu
           if (SameExperts(expected[i].Row(row), found[i].Row(row))) continue;
           rerouted[static_cast<size_t>(row)] = true;
           report.reroutes.push_back({.layer = op.layer, .token = begin + row});
+          first_rerouted = std::min(first_rerouted, begin + row);
           continue;
         }
         const double error = RelativeError(expected[i].Row(row), found[i].Row(row));
+        const double tolerance =
+            options.tolerance * (begin + row > first_rerouted ? options.inherited : 1);
+        op.excess = std::max(op.excess, error / std::max(tolerance, 1e-300));
         if (error > op.worst) {
           op.worst = error;
           op.token = begin + row;
@@ -129,7 +135,7 @@ Result<VerifyReport> Verify(Decoder& reference, StepRunner::Setup reference_setu
     begin = end;
   }
   for (size_t i = 0; i < report.ops.size() && !report.first_divergent; ++i) {
-    if (report.ops[i].worst > options.tolerance) report.first_divergent = i;
+    if (report.ops[i].excess > 1) report.first_divergent = i;
   }
   return report;
 }

@@ -17,6 +17,9 @@ struct VerifyOptions {
   // ||served - reference|| / ||reference|| of one token's output of one op. bf16: each product
   // rounds its inputs to 8 bits, and what a layer adds carries all that came before it.
   double tolerance = 3e-2;
+  // Tokens after one that was routed to other experts see it through attention and inherit part of
+  // its difference: for them the tolerance is this many times as large.
+  double inherited = 4;
   // The last tokens are generated one by one, the ones before are a prompt.
   int64_t generated_tokens = 8;
 };
@@ -26,6 +29,7 @@ struct VerifyOp {
   int layer = -1;
   double worst = 0;    // relative error, over the tokens that are compared
   int64_t token = -1;  // position of the worst
+  double excess = 0;   // the largest error over its tolerance: diverges when above 1
 };
 
 // The router chose other experts for a token: a near-tie that rounding decides either way, or a

@@ -1,0 +1,68 @@
+"""`fathom bench model` and `fathom verify` on the shipped models."""
+import json
+import os
+import pathlib
+import struct
+import subprocess
+
+FATHOM = os.environ["FATHOM"]
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+MODEL = ROOT / "models" / "tiny-deepseek"
+
+
+def fathom(*arguments, timeout=120):
+    return subprocess.run([FATHOM, *map(str, arguments)], capture_output=True, text=True,
+                          timeout=timeout)
+
+
+def test_bench_model_states_speed_beside_roofs(tmp_path):
+    report = tmp_path / "bench.json"
+    done = fathom("bench", "model", MODEL, "--prompt", 32, "--steps", 2, "--batch", "1,2",
+                  "--repeats", 1, "--ops", "--json", report)
+    assert done.returncode == 0, done.stderr
+    assert "prefill" in done.stdout and "attention" in done.stdout
+    out = json.loads(report.read_text())
+    assert out["schema"] == "fathom.bench_model/1"
+    assert [(r["phase"], r["batch"]) for r in out["rows"]] == [
+        ("prefill", 1), ("decode", 1), ("decode", 2)]
+    for row in out["rows"]:
+        assert row["tokens_per_s"] > 0 and row["ops"]["experts"]["flops"] > 0
+
+
+def test_bench_model_predicts_a_text(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("The old man went down to the river.\n<|doc|>\nOnce upon a time.\n")
+    done = fathom("bench", "model", MODEL, "--text", text, "--json", "-")
+    assert done.returncode == 0, done.stderr
+    out = json.loads(done.stdout[done.stdout.index("{"):])
+    assert out["schema"] == "fathom.bench_text/1"
+    assert out["texts"][0]["documents"] == 2
+    assert out["texts"][0]["bytes"] == len("The old man went down to the river.Once upon a time.")
+    assert 0.5 < out["texts"][0]["bits_per_byte"] < 4
+    assert fathom("bench", "model", MODEL, "--text", text, "--window", 10**6).returncode == 2
+
+
+def test_verify_agrees_and_names_what_diverges(tmp_path):
+    done = fathom("verify", MODEL, "--tokens", 24)
+    assert done.returncode == 0 and "agree within" in done.stdout, done.stdout + done.stderr
+    done = fathom("verify", MODEL, "--tokens", 24, "--tolerance", 1e-6)
+    assert done.returncode == 1 and "first to diverge: layer 0" in done.stdout
+
+
+def test_a_model_that_does_not_fit_is_refused_with_the_numbers():
+    done = fathom("bench", "model", MODEL, "--max-memory", "20M")
+    assert done.returncode == 2
+    for word in ("does not fit", "--max-memory", "are missing", "experts", "KV pages"):
+        assert word in done.stderr
+
+
+def test_broken_checkpoints_are_refused(tmp_path):
+    (tmp_path / "config.json").write_text((MODEL / "config.json").read_text())
+    weights = tmp_path / "model.safetensors"
+    whole = (MODEL / "model.safetensors").read_bytes()
+    for broken, message in ((whole[: len(whole) // 2], "data_offsets"),
+                            (struct.pack("<Q", 1 << 60) + whole[8:], "header claims"),
+                            (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull")):
+        weights.write_bytes(broken)
+        done = fathom("verify", tmp_path)
+        assert done.returncode == 2 and message in done.stderr, done.stderr
