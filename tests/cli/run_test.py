@@ -72,7 +72,7 @@ def test_reads_standard_input_and_other_models():
 
 
 def test_chat_thinks_and_answers():
-    out = run_json("--chat", "--chat-template", "deepseek-r1", "-p", "Tell me a story about a fox.",
+    out = run_json("--chat", "-p", "Tell me a story about a fox.",
                    "-n", "200", "--seed", "1")
     assert "<think>" not in out["content"] and "</think>" not in out["content"]
     assert out["reasoning_content"].strip() and out["content"].strip()
