@@ -13,7 +13,7 @@ QUESTION = "Tell me a story about a fox."
 def ask(base, question):
     """Streams the answer to the terminal; returns the ledger that comes in the last chunk."""
     body = {"model": "tiny-deepseek", "messages": [{"role": "user", "content": question}],
-            "max_tokens": 160, "seed": 1, "stream": True, "fathom": {"ledger": True}}
+            "max_tokens": 200, "seed": 9, "stream": True, "fathom": {"ledger": True}}
     request = urllib.request.Request(base + "/v1/chat/completions", json.dumps(body).encode(),
                                      {"Content-Type": "application/json"})
     ledger = None

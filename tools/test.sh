@@ -8,6 +8,12 @@ jobs=$(nproc)
 echo "== lint"
 tools/lint.sh
 
+if command -v nvcc > /dev/null; then
+  echo "== CUDA kernels (compiled, not run: that takes a GPU)"
+  cmake --preset gpu > build/.configure.gpu.log 2>&1 || { cat build/.configure.gpu.log; exit 1; }
+  cmake --build --preset gpu -j "$jobs" --target fathom_attention_bench -- --quiet
+fi
+
 echo "== tests (release)"
 slow="-LE slow"
 [ "$all" = --all ] && slow=""
