@@ -60,8 +60,8 @@ Result<std::unique_ptr<Device>> MakeDevice(std::string_view name) {
   if (name == "cpu") return MakeCpuDevice();
   if (name == "cuda") {
     return Err(Code::kUnsupported,
-               "--device cuda: serving models on CUDA is not part of this build (its attention "
-               "kernels are: fathom bench attention); use --device cpu");
+               "--device cuda: this program serves models on CPUs; its CUDA attention kernels are "
+               "measured on their own (docs/kernels.md); use --device cpu");
   }
   return Err(Code::kInvalidArgument, "--device {}: expected cpu or cuda", name);
 }
