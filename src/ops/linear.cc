@@ -219,7 +219,7 @@ Plan MakePlan(Precision precision, int64_t /*rows*/, int64_t cols, int64_t max_r
   Plan plan{.max_rows = max_rows};
   if (precision == Precision::kBF16) {  // the rounded input
     plan.workspace_bytes =
-        Arena::Align(static_cast<size_t>(max_rows * EvenUp(cols)) * sizeof(uint16_t)) +
+        Arena::Align(static_cast<size_t>(max_rows * host::StagedStride(cols)) * sizeof(uint16_t)) +
         Arena::kAlignment;
   }
   return plan;
@@ -240,7 +240,7 @@ Status Run(const Plan& plan, const PackedWeight& weight, const Args& args, Conte
   const int64_t k = weight.cols();
   if (weight.precision() == Precision::kBF16) {
     rounded = static_cast<uint16_t*>(context.arena.Allocate(
-        static_cast<size_t>(args.output.shape[0] * EvenUp(k)) * sizeof(uint16_t)));
+        static_cast<size_t>(args.output.shape[0] * host::StagedStride(k)) * sizeof(uint16_t)));
   }
   context.device.Execute(context.stream, [runtime = host::Runtime(context), w = &weight, args,
                                           rounded, k] {
@@ -249,9 +249,10 @@ Status Run(const Plan& plan, const PackedWeight& weight, const Args& args, Conte
     if (rounded != nullptr) {
       host::ForRows(runtime, m, k * 6, [&](int64_t row) {
         const int64_t from = args.input_rows != nullptr ? args.input_rows[row] : row;
-        runtime.cpu->round_row(host::Row(args.input, from), rounded + row * EvenUp(k), k);
+        runtime.cpu->round_row(host::Row(args.input, from), rounded + row * host::StagedStride(k),
+                               k);
       });
-      a = {rounded, EvenUp(k), true};
+      a = {rounded, host::StagedStride(k), true};
     }
     host::Multiply(runtime, a, *w, m, args.output.As<float>(), args.output.stride[0], args.bias);
   });

@@ -139,18 +139,19 @@ struct Workspace {
       used += Arena::Align(static_cast<size_t>(count * bytes));
       return piece;
     };
-    if (bf16) input = reinterpret_cast<uint16_t*>(take(tokens * host::EvenUp(shape.hidden), 2));
+    if (bf16)
+      input = reinterpret_cast<uint16_t*>(take(tokens * host::StagedStride(shape.hidden), 2));
     gate_up = reinterpret_cast<float*>(take(slots * 2 * shape.intermediate, 4));
-    act = take(slots * host::EvenUp(shape.intermediate), bf16 ? 2 : 4);
+    act = take(slots * host::StagedStride(shape.intermediate), bf16 ? 2 : 4);
     expert_out = reinterpret_cast<float*>(take(slots * shape.hidden, 4));
     rows = reinterpret_cast<int32_t*>(take(slots, 4));
     place = reinterpret_cast<int32_t*>(take(slots, 4));
     active = reinterpret_cast<int32_t*>(take(shape.num_experts, 4));
     bytes = used;
   }
-  uint16_t* input = nullptr;    // [tokens, EvenUp(hidden)] rounded
+  uint16_t* input = nullptr;    // [tokens, StagedStride(hidden)] rounded
   float* gate_up = nullptr;     // [slots, 2 * intermediate]
-  std::byte* act = nullptr;     // [slots, EvenUp(intermediate)]
+  std::byte* act = nullptr;     // [slots, StagedStride(intermediate)]
   float* expert_out = nullptr;  // [slots, hidden]
   int32_t* rows = nullptr;      // [slots] the token of each
   int32_t* place = nullptr;     // [tokens * top_k] where a token's rank-th expert lies
@@ -241,10 +242,10 @@ Status Run(const Plan& plan, const ExpertWeights* experts, const Routing& routin
     host::RowsView input{args.input.data, args.input.stride[0], false, ws.rows};
     if (bf16) {
       host::ForRows(runtime, tokens, int64_t{shape.hidden} * 6, [&](int64_t t) {
-        cpu.round_row(host::Row(args.input, t), ws.input + t * host::EvenUp(shape.hidden),
+        cpu.round_row(host::Row(args.input, t), ws.input + t * host::StagedStride(shape.hidden),
                       shape.hidden);
       });
-      input = {ws.input, host::EvenUp(shape.hidden), true, ws.rows};
+      input = {ws.input, host::StagedStride(shape.hidden), true, ws.rows};
     }
     grouped([](const ExpertWeights& w) -> const linear::PackedWeight& { return w.gate_up; }, input,
             ws.gate_up, 2 * inter);
@@ -252,15 +253,15 @@ Status Run(const Plan& plan, const ExpertWeights* experts, const Routing& routin
       float* const gate = ws.gate_up + slot * 2 * inter;
       if (bf16) {
         cpu.silu_mul({gate, gate + inter, gate, inter});
-        cpu.round_row(gate, reinterpret_cast<uint16_t*>(ws.act) + slot * host::EvenUp(inter),
+        cpu.round_row(gate, reinterpret_cast<uint16_t*>(ws.act) + slot * host::StagedStride(inter),
                       inter);
       } else {
         cpu.silu_mul({gate, gate + inter,
-                      reinterpret_cast<float*>(ws.act) + slot * host::EvenUp(inter), inter});
+                      reinterpret_cast<float*>(ws.act) + slot * host::StagedStride(inter), inter});
       }
     });
     grouped([](const ExpertWeights& w) -> const linear::PackedWeight& { return w.down; },
-            host::RowsView{ws.act, host::EvenUp(inter), bf16}, ws.expert_out, shape.hidden);
+            host::RowsView{ws.act, host::StagedStride(inter), bf16}, ws.expert_out, shape.hidden);
     host::ForRows(runtime, tokens, int64_t{shape.hidden} * 4 * (shape.top_k + 1), [&](int64_t t) {
       for (int r = 0; r < shape.top_k; ++r) {
         cpu.add_scaled_row(host::Row(args.output, t),

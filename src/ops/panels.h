@@ -9,6 +9,10 @@ namespace fathom::ops::host {
 
 inline int64_t EvenUp(int64_t n) { return (n + 1) / 2 * 2; }
 
+// Elements from one staged bf16 row of k to the next: an odd number of cache lines, so that the
+// rows of a tile do not all fall into one cache set when k is a power of two.
+inline int64_t StagedStride(int64_t k) { return ((k + 31) / 32 | 1) * 32; }
+
 // The kernel for rows of A as bf16 or f32 and panels of `panel_dtype`; bf16 rows need bf16 panels.
 inline kernels::GemmFn GemmFor(const kernels::cpu::KernelTable& cpu, bool a_is_bf16,
                                DType panel_dtype) {

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -76,6 +77,31 @@ TEST(Select, PicksTheBestAndRefusesWhatItCannotRun) {
     }
   }
 }
+
+#ifdef FATHOM_FLAGS_avx2
+TEST(Select, AsksForEveryFlagThatAFileIsCompiledWith) {
+  const std::pair<std::string_view, std::string> compiled[] = {
+      {"scalar", FATHOM_FLAGS_scalar},
+      {"avx2", FATHOM_FLAGS_avx2},
+      {"avx512", FATHOM_FLAGS_avx512},
+      {"avx512bf16", FATHOM_FLAGS_avx512bf16}};
+  for (const KernelTable* table : AllTables()) {
+    std::vector<std::string> asked;
+    for (const std::string_view extension : Extensions(*table)) {
+      asked.push_back("-m" + std::string(extension));
+    }
+    for (const auto& [isa, flags] : compiled) {
+      if (isa != table->isa) continue;
+      std::vector<std::string> given;
+      std::istringstream words(flags);
+      for (std::string word; words >> word;) {
+        if (word.rfind("-mprefer-", 0) != 0) given.push_back(word);
+      }
+      EXPECT_EQ(asked, given) << isa;
+    }
+  }
+}
+#endif
 
 enum class Mac { kF32, kWide, kDot };
 

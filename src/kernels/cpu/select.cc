@@ -11,26 +11,29 @@ constexpr std::array kAll = {&avx512bf16::kTable, &avx512::kTable, &avx2::kTable
 constexpr std::array kAll = {&scalar::kTable};
 #endif
 
-// The extensions of `table`, as src/kernels/CMakeLists.txt names them, that this CPU lacks.
-std::string Missing([[maybe_unused]] const KernelTable& table) {
-  std::string missing;
+// Each ISA file has the extensions of those before it.
+constexpr std::array<std::string_view, 7> kExtensions = {
+    "avx2", "fma", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512bf16"};
+
+[[maybe_unused]] bool Has(std::string_view extension) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  const std::string_view isa = table.isa;
-  const auto need = [&missing](bool present, std::string_view name) {
-    if (!present) missing += (missing.empty() ? "" : " ") + std::string(name);
-  };
-  if (isa == "scalar") return missing;
-  need(__builtin_cpu_supports("avx2") != 0, "avx2");
-  need(__builtin_cpu_supports("fma") != 0, "fma");
-  if (isa == "avx2") return missing;
-  need(__builtin_cpu_supports("avx512f") != 0, "avx512f");
-  need(__builtin_cpu_supports("avx512bw") != 0, "avx512bw");
-  need(__builtin_cpu_supports("avx512vl") != 0, "avx512vl");
-  need(__builtin_cpu_supports("avx512dq") != 0, "avx512dq");
-  if (isa == "avx512") return missing;
-  need(__builtin_cpu_supports("avx512bf16") != 0, "avx512bf16");
+  if (extension == "avx2") return __builtin_cpu_supports("avx2") != 0;
+  if (extension == "fma") return __builtin_cpu_supports("fma") != 0;
+  if (extension == "avx512f") return __builtin_cpu_supports("avx512f") != 0;
+  if (extension == "avx512bw") return __builtin_cpu_supports("avx512bw") != 0;
+  if (extension == "avx512vl") return __builtin_cpu_supports("avx512vl") != 0;
+  if (extension == "avx512dq") return __builtin_cpu_supports("avx512dq") != 0;
+  if (extension == "avx512bf16") return __builtin_cpu_supports("avx512bf16") != 0;
 #endif
+  return false;
+}
+
+std::string Missing(const KernelTable& table) {
+  std::string missing;
+  for (const std::string_view extension : Extensions(table)) {
+    if (!Has(extension)) missing += fmt::format("{}{}", missing.empty() ? "" : " ", extension);
+  }
   return missing;
 }
 
@@ -46,6 +49,12 @@ std::string Names() {
 }  // namespace
 
 std::span<const KernelTable* const> AllTables() { return kAll; }
+
+std::span<const std::string_view> Extensions(const KernelTable& table) {
+  const std::string_view isa = table.isa;
+  const size_t count = isa == "avx512bf16" ? 7 : isa == "avx512" ? 6 : isa == "avx2" ? 2 : 0;
+  return std::span(kExtensions).first(count);
+}
 
 bool Supported(const KernelTable& table) { return Missing(table).empty(); }
 

@@ -11,6 +11,9 @@ namespace fathom::kernels::cpu {
 // All tables of this build, best first, whether or not this CPU can run them.
 std::span<const KernelTable* const> AllTables();
 
+// The extensions that a table was compiled with, by the names of the compiler's -m flags.
+std::span<const std::string_view> Extensions(const KernelTable& table);
+
 // Whether this CPU and operating system have every extension that the table was compiled with.
 bool Supported(const KernelTable& table);
 
