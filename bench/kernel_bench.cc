@@ -3,7 +3,6 @@
 //   kernel_bench --benchmark_repetitions=9 --benchmark_report_aggregates_only=true
 // FATHOM_THREADS (default 2) and FATHOM_ISA (default the best) choose the rest.
 #include <benchmark/benchmark.h>
-#include <sys/mman.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -22,6 +21,7 @@ namespace fathom::ops {
 namespace {
 
 struct Bench {
+  static constexpr size_t kArenaBytes = size_t{256} << 20;
   Bench()
       : pool(
             std::getenv("FATHOM_THREADS") != nullptr ? std::atoi(std::getenv("FATHOM_THREADS")) : 2,
@@ -29,14 +29,13 @@ struct Bench {
         cpu(kernels::cpu::Select(std::getenv("FATHOM_ISA") != nullptr ? std::getenv("FATHOM_ISA")
                                                                       : "")
                 .value()),
-        memory(size_t{256} << 20),
-        arena(memory),
+        arena(
+            std::span(static_cast<std::byte*>(device->Allocate(kArenaBytes).value()), kArenaBytes)),
         context{*device, pool, *cpu, comm, arena, {}, 1, kDefaultStream} {}
   std::unique_ptr<Device> device = MakeCpuDevice();
   ThreadPool pool;
   const kernels::cpu::KernelTable* cpu;
   Comm comm;
-  std::vector<std::byte> memory;
   Arena arena;
   Context context;
 };
@@ -85,15 +84,14 @@ __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3"))) uin
 // What the cores can read: the limit that decode is held against.
 void BM_MemoryRead(benchmark::State& state) {
   const size_t bytes = size_t{512} << 20;
-  std::unique_ptr<uint64_t[], decltype(&std::free)> data(
-      static_cast<uint64_t*>(std::aligned_alloc(size_t{2} << 20, bytes)), &std::free);
-  madvise(data.get(), bytes, MADV_HUGEPAGE);
-  std::memset(data.get(), 1, bytes);
+  const DeviceBuffer buffer = DeviceBuffer::Make(*Env().device, bytes).value();
+  std::memset(buffer.data(), 1, bytes);
+  const auto* const data = static_cast<const uint64_t*>(buffer.data());
   for (auto _ : state) {
-    Env().pool.ParallelFor(
-        static_cast<int64_t>(bytes / 8), 1 << 16, [&](int64_t begin, int64_t end, int) {
-          benchmark::DoNotOptimize(ReadLines(&data[static_cast<size_t>(begin)], data.get() + end));
-        });
+    Env().pool.ParallelFor(static_cast<int64_t>(bytes / 8), 1 << 16,
+                           [&](int64_t begin, int64_t end, int) {
+                             benchmark::DoNotOptimize(ReadLines(data + begin, data + end));
+                           });
   }
   state.counters["GB/s"] = benchmark::Counter(static_cast<double>(bytes) * 1e-9,
                                               benchmark::Counter::kIsIterationInvariantRate);
@@ -196,8 +194,11 @@ struct AttentionCase {
   AttentionCase(const CacheFormat& format, int32_t sequences, int32_t queries, int32_t keys,
                 Role role)
       : pages_a_sequence((keys + format.page_tokens - 1) / format.page_tokens),
-        contents(RandomBf16(static_cast<size_t>(sequences * pages_a_sequence) *
-                            static_cast<size_t>(format.page_bytes) / 2)) {
+        bytes(static_cast<size_t>(sequences * pages_a_sequence) *
+              static_cast<size_t>(format.page_bytes)),
+        contents(DeviceBuffer::Make(*Env().device, bytes).value()) {
+    const auto values = RandomBf16(bytes / 2);
+    std::memcpy(contents.data(), values.data(), bytes);
     for (int32_t s = 0; s < sequences; ++s) {
       starts.push_back((s + 1) * queries);
       lengths.push_back(keys);
@@ -217,7 +218,8 @@ struct AttentionCase {
     inputs.page_table_stride[0] = pages_a_sequence;
   }
   int32_t pages_a_sequence;
-  std::vector<uint16_t> contents;
+  size_t bytes;
+  DeviceBuffer contents;
   std::vector<int32_t> starts = {0}, lengths, table, live;
   std::vector<Role> roles;
   CacheView cache;
@@ -247,7 +249,7 @@ void BM_GqaAttention(benchmark::State& state) {
                                     0.5 * queries * (static_cast<double>(queries) - 1));
   state.counters["GFLOP/s"] = benchmark::Counter(pairs * 12 * 4 * 128 * 1e-9,
                                                  benchmark::Counter::kIsIterationInvariantRate);
-  state.counters["cache GB/s"] = benchmark::Counter(static_cast<double>(c.contents.size()) * 2e-9,
+  state.counters["cache GB/s"] = benchmark::Counter(static_cast<double>(c.bytes) * 1e-9,
                                                     benchmark::Counter::kIsIterationInvariantRate);
 }
 BENCHMARK(BM_GqaAttention)
@@ -290,7 +292,7 @@ void BM_MlaAttention(benchmark::State& state) {
                            : pairs * 16 * 2 * (192 + 128) + 16.0 * sequences * keys * 2 * 512 * 256;
   state.counters["GFLOP/s"] =
       benchmark::Counter(flops * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
-  state.counters["cache GB/s"] = benchmark::Counter(static_cast<double>(c.contents.size()) * 2e-9,
+  state.counters["cache GB/s"] = benchmark::Counter(static_cast<double>(c.bytes) * 1e-9,
                                                     benchmark::Counter::kIsIterationInvariantRate);
 }
 BENCHMARK(BM_MlaAttention)

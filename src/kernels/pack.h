@@ -9,10 +9,12 @@ struct PackParams {
   int32_t num_rows = 0;
   int64_t num_elements = 0;  // of each row
   void* panel = nullptr;
+  int64_t panel_stride = 0;  // bytes to the next panel, where a row has more than 32 elements
 };
 
 // Columns: row i becomes column i (num_rows <= 32, k = num_elements).
-// Rows: row i becomes k = i (num_elements <= 32 columns, k = num_rows).
+// Rows: row i becomes k = i (k = num_rows); elements past 32 go on in the next panels. Rows are read
+// one after the other, whole.
 using PackFn = void (*)(const PackParams&);
 
 }  // namespace fathom::kernels

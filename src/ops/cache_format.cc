@@ -11,16 +11,16 @@ constexpr int kStrideAlignment = 16;
 
 Status Append(CacheFormat& format, PlaneKind kind, DType dtype, int num_heads, int dim) {
   Plane plane{.kind = kind, .dtype = dtype, .num_heads = num_heads, .dim = dim};
-  plane.head_stride_bytes = dim * SizeOf(dtype);
-  plane.token_stride_bytes = num_heads * plane.head_stride_bytes;
+  plane.token_stride_bytes = dim * SizeOf(dtype);
+  plane.head_stride_bytes = format.page_tokens * plane.token_stride_bytes;
   plane.offset_bytes = format.page_bytes;
-  if (num_heads < 1 || dim < 1 || plane.head_stride_bytes % kStrideAlignment != 0) {
+  if (num_heads < 1 || dim < 1 || plane.token_stride_bytes % kStrideAlignment != 0) {
     return Err(Code::kUnsupported,
                "KV cache plane of {} heads x {} x {}: a head's bytes must be a positive multiple "
                "of {}",
                num_heads, dim, NameOf(dtype), kStrideAlignment);
   }
-  format.page_bytes += format.page_tokens * plane.token_stride_bytes;
+  format.page_bytes += num_heads * plane.head_stride_bytes;
   format.planes[static_cast<size_t>(format.num_planes++)] = plane;
   return {};
 }
@@ -51,8 +51,8 @@ uint64_t CacheFormat::Fingerprint() const {
                                  static_cast<int>(rope), rope_table_id);
   for (int i = 0; i < num_planes; ++i) {
     const Plane& p = planes[static_cast<size_t>(i)];
-    text +=
-        fmt::format("/{}:{}:{}:{}", static_cast<int>(p.kind), NameOf(p.dtype), p.num_heads, p.dim);
+    text += fmt::format("/{}:{}:{}:{}:{}:{}", static_cast<int>(p.kind), NameOf(p.dtype),
+                        p.num_heads, p.dim, p.token_stride_bytes, p.head_stride_bytes);
   }
   return Hash64(text);
 }

@@ -2,8 +2,10 @@
 // How the KV cache of one layer group lies in its pages. Kernels see a base pointer, strides (all
 // multiples of 16 bytes) and plane offsets; they never know which model it is.
 //
-// A page holds `page_tokens` consecutive tokens of one layer. A layer's pages form one array
-// [num_pages][page_bytes]; a sequence's page table row maps token t to page t / page_tokens.
+// A page holds `page_tokens` consecutive tokens of one layer, plane by plane and in a plane head by
+// head: attention reads one head at a time, and its tokens then follow each other in memory (with
+// heads inside tokens half of what a core fetches is another head's). A layer's pages form one
+// array [num_pages][page_bytes]; a sequence's page table row maps token t to page t / page_tokens.
 #include <array>
 #include <cstdint>
 #include <vector>
@@ -14,8 +16,8 @@
 namespace fathom::ops {
 
 enum class PlaneKind : uint8_t {
-  kK,      // keys            [page_tokens, num_kv_heads, head_dim]
-  kV,      // values          [page_tokens, num_kv_heads, head_dim_v]
+  kK,      // keys            [num_kv_heads, page_tokens, head_dim]
+  kV,      // values          [num_kv_heads, page_tokens, head_dim_v]
   kC,      // MLA latent      [page_tokens, kv_lora_rank], RMS-normed
   kKPe,    // MLA shared key  [page_tokens, rope_dim], rotated, always bf16 or f32
   kScale,  // quantisation scales of the plane before it, f32

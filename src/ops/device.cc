@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/host_memory.h"
 #include "base/strings.h"
 
 namespace fathom::ops {
@@ -14,9 +15,7 @@ class CpuDevice final : public Device {
   DeviceKind kind() const override { return DeviceKind::kCpu; }
 
   Result<void*> Allocate(size_t bytes) override {
-    constexpr size_t kAlignment = 64;
-    const size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    void* memory = std::aligned_alloc(kAlignment, rounded == 0 ? kAlignment : rounded);
+    void* memory = AllocateHost(bytes);
     if (memory == nullptr) {
       return Err(Code::kResourceExhausted, "cannot allocate {} of host memory", HumanBytes(bytes));
     }

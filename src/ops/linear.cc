@@ -1,20 +1,18 @@
 #include "ops/linear.h"
 
-#include <sys/mman.h>
-
 #include <array>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
 
 #include "base/arena.h"
+#include "base/host_memory.h"
 #include "ops/host.h"
 #include "ops/panels.h"
 
 namespace fathom::ops::linear {
 namespace {
 
-constexpr size_t kHugePage = size_t{2} << 20;
 constexpr int kPanel = kernels::kPanelColumns;
 
 using host::EvenUp;
@@ -129,14 +127,10 @@ Result<PackedWeight> Pack(std::span<const WeightSource> parts, Precision precisi
 
   const int64_t k = packed.cols_;
   packed.bytes_ = BytesOf(packed.dtype_, layout, packed.rows_, k);
-  const size_t alignment = packed.bytes_ >= kHugePage ? kHugePage : Arena::kAlignment;
-  const size_t allocated = (packed.bytes_ + alignment - 1) / alignment * alignment;
-  packed.data_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, allocated)));
+  packed.data_.reset(static_cast<std::byte*>(AllocateHost(packed.bytes_)));
   if (!packed.data_) {
-    return Err(Code::kResourceExhausted, "no memory for a packed weight of {} bytes", allocated);
-  }
-  if (alignment == kHugePage) {  // advice: fewer TLB misses when streaming; failing costs nothing
-    static_cast<void>(madvise(packed.data_.get(), allocated, MADV_HUGEPAGE));
+    return Err(Code::kResourceExhausted, "no memory for a packed weight of {} bytes",
+               packed.bytes_);
   }
 
   const bool to_bf16 = packed.dtype_ == DType::kBF16;

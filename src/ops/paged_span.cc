@@ -14,8 +14,16 @@ PagedSpan::Scratch PagedSpan::Carve(Carver& carver) const {
   scratch.q = carver.Take<std::byte>(max_rows * q_stride() * (operands.dot ? 2 : 4));
   scratch.scores = carver.Take<float>(max_rows * kSpanTokens);
   if (operands.dot) scratch.p = carver.Take<uint16_t>(max_rows * kSpanTokens);
-  scratch.panel = carver.Take<std::byte>(
-      operands.PanelElements(std::max<int64_t>(key_dim, kSpanTokens)) * SizeOf(operands.panel));
+  int64_t key_bytes = 0;
+  for (const Plane& plane : key_planes) {
+    key_bytes += int64_t{plane.dim} * SizeOf(plane.dtype);
+  }
+  scratch.gathered = carver.Take<std::byte>(kSpanTokens * key_bytes);
+  const int64_t value_panels = (value_dim + kPanel - 1) / kPanel;
+  scratch.panel =
+      carver.Take<std::byte>(std::max(operands.PanelElements(key_dim),
+                                      value_panels * operands.PanelElements(kSpanTokens)) *
+                             SizeOf(operands.panel));
   return scratch;
 }
 
@@ -48,15 +56,33 @@ void PagedSpan::Run(const kernels::cpu::KernelTable& cpu, const PageReader& read
   p.a_stride = q_stride();
   p.k = key_dim;
   p.c_stride = kSpanTokens;
+  // The span's keys are first copied in the order they lie in, in one go: a long run of reads is
+  // what the memory is fast at, the order of packing is not.
+  int64_t plane_offset = 0;
+  for (int32_t i = 0; i < num_key_planes; ++i) {
+    const Plane& plane = key_planes[static_cast<size_t>(i)];
+    const int64_t bytes = int64_t{plane.dim} * SizeOf(plane.dtype);
+    reader.Rows(plane, item.head, first_key, keys, 0, pointers.data());
+    for (int32_t row = 0; row < keys; ++row) {
+      std::memcpy(scratch.gathered + plane_offset + row * bytes, pointers[static_cast<size_t>(row)],
+                  static_cast<size_t>(bytes));
+    }
+    plane_offset += kSpanTokens * bytes;
+  }
   for (int32_t key = 0; key < keys; key += kPanel) {
     p.n = std::min(kPanel, keys - key);
     int64_t element = 0;
+    plane_offset = 0;
     for (int32_t i = 0; i < num_key_planes; ++i) {
       const Plane& plane = key_planes[static_cast<size_t>(i)];
-      reader.Rows(plane, item.head, first_key + key, p.n, 0, pointers.data());
+      const int64_t bytes = int64_t{plane.dim} * SizeOf(plane.dtype);
+      for (int32_t row = 0; row < p.n; ++row) {
+        pointers[static_cast<size_t>(row)] = scratch.gathered + plane_offset + (key + row) * bytes;
+      }
       operands.PackColumns(cpu)({pointers.data(), p.n, plane.dim,
                                  scratch.panel + element * kPanel * SizeOf(operands.panel)});
       element += plane.dim;
+      plane_offset += kSpanTokens * bytes;
     }
     p.c = scratch.scores + key;
     gemm(p);
@@ -68,10 +94,19 @@ void PagedSpan::Run(const kernels::cpu::KernelTable& cpu, const PageReader& read
   p.a_stride = kSpanTokens;
   p.c_stride = value_dim;
   p.k = keys;
+  if (values_are_keys) {
+    for (int32_t row = 0; row < keys; ++row) {
+      pointers[static_cast<size_t>(row)] =
+          scratch.gathered + row * values.dim * SizeOf(values.dtype);
+    }
+  } else {
+    reader.Rows(values, item.head, first_key, keys, 0, pointers.data());
+  }
+  const int64_t panel_bytes = operands.PanelElements(keys) * SizeOf(operands.panel);
+  operands.PackRows(cpu)({pointers.data(), keys, value_dim, scratch.panel, panel_bytes});
   for (int64_t column = 0; column < value_dim; column += kPanel) {
     p.n = static_cast<int32_t>(std::min<int64_t>(kPanel, value_dim - column));
-    reader.Rows(values, item.head, first_key, keys, column, pointers.data());
-    operands.PackRows(cpu)({pointers.data(), keys, p.n, scratch.panel});
+    p.b = scratch.panel + column / kPanel * panel_bytes;
     p.c = out.o + column;
     gemm(p);
   }

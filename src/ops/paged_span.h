@@ -13,6 +13,7 @@ struct PagedSpan {
   std::array<Plane, 2> key_planes;  // their elements follow each other
   int32_t num_key_planes = 1;
   Plane values;
+  bool values_are_keys = false;  // values are the first key plane
   Operands operands;
   float scale = 1;
   int64_t rows_per_token = 1;
@@ -22,10 +23,11 @@ struct PagedSpan {
 
   // Of one worker.
   struct Scratch {
-    std::byte* q = nullptr;   // [rows, EvenUp(key_dim)] bf16 or f32: staged by the caller
-    float* scores = nullptr;  // [rows, 256]
-    uint16_t* p = nullptr;    // [rows, 256], bf16 products only
-    std::byte* panel = nullptr;
+    std::byte* q = nullptr;         // [rows, EvenUp(key_dim)] bf16 or f32: staged by the caller
+    float* scores = nullptr;        // [rows, 256]
+    uint16_t* p = nullptr;          // [rows, 256], bf16 products only
+    std::byte* gathered = nullptr;  // the span's keys, plane by plane
+    std::byte* panel = nullptr;     // 32 keys, or the span's values
   };
   Scratch Carve(Carver& carver) const;
   int64_t q_stride() const;

@@ -229,7 +229,7 @@ TEST_P(Kernels, GemmMatchesF64AndItsRowsDoNotDependOnTheBatch) {
 
 TEST_P(Kernels, PackColumnsAndRowsPlaceEveryElement) {
   for (const auto& [num_rows, n] :
-       {std::pair{32, 32}, {1, 1}, {17, 33}, {31, 130}, {5, 16}, {130, 31}, {77, 32}}) {
+       {std::pair{32, 32}, {1, 1}, {17, 33}, {31, 130}, {5, 16}, {130, 31}, {77, 32}, {9, 100}}) {
     const auto f = RandomFloats(static_cast<size_t>(num_rows) * n, 4);
     const auto h = ToBf16(f);
     for (const bool source16 : {false, true}) {
@@ -245,8 +245,9 @@ TEST_P(Kernels, PackColumnsAndRowsPlaceEveryElement) {
           const auto at = static_cast<size_t>(row * n + e);
           return panel16 ? Bf16ToF32(h[at]) : f[at];
         };
-        Aligned panel(static_cast<size_t>(n + num_rows + 2) * kColumns * 4);
-        const PackParams p{rows.data(), num_rows, n, panel.As<void>()};
+        Aligned panel(static_cast<size_t>((n + 64) * (num_rows + 2)) * 4 +
+                      static_cast<size_t>(n + 2) * kColumns * 4);
+        PackParams p{rows.data(), num_rows, n, panel.As<void>()};
         const auto at = [&](int64_t k, int column) {
           return panel16 ? Bf16ToF32(panel.As<uint16_t>()[(k / 2 * kColumns + column) * 2 + k % 2])
                          : panel.As<float>()[k * kColumns + column];
@@ -265,14 +266,18 @@ TEST_P(Kernels, PackColumnsAndRowsPlaceEveryElement) {
             }
           }
         }
-        if (n <= kColumns) {
-          poison(num_rows);
-          (panel16 ? source16 ? t().pack_rows_bf16_bf16 : t().pack_rows_f32_bf16
-                   : t().pack_rows_f32_f32)(p);
-          for (int k = 0; k < pad(num_rows); ++k) {
-            for (int c = 0; c < kColumns; ++c) {
-              ASSERT_EQ(at(k, c), expected(k, c)) << k << " " << c;
-            }
+        // As rows: each 32 elements make a panel of their own.
+        const int64_t panels = (n + kColumns - 1) / kColumns;
+        const int64_t elements = pad(num_rows) * kColumns;
+        std::memset(panel.As<void>(), 0xff, static_cast<size_t>(panels * elements) * 2);
+        p.panel_stride = elements * (panel16 ? 2 : 4);
+        (panel16 ? source16 ? t().pack_rows_bf16_bf16 : t().pack_rows_f32_bf16
+                 : t().pack_rows_f32_f32)(p);
+        for (int64_t k = 0; k < pad(num_rows); ++k) {
+          for (int64_t c = 0; c < panels * kColumns; ++c) {
+            const int64_t panel_k = c / kColumns * pad(num_rows) + k;  // panels end to end
+            ASSERT_EQ(at(panel_k, static_cast<int>(c % kColumns)), expected(static_cast<int>(k), c))
+                << k << " " << c;
           }
         }
       }
