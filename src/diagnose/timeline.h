@@ -46,7 +46,7 @@ enum class Category : uint8_t {
   kProfilerRange,  // range of a counter profiler
   kCollective,     // communication range that is no kernel: detail -> ops
   kOsCall,         // blocking call into the operating system (nsys OSRT)
-  kSchedule,       // thread on or off a CPU
+  kSchedule,       // a thread off its CPU, from the switch away to the switch back
   kWindow,         // extent of the recording ("PyTorch Profiler (0)")
   kInstant,        // a moment, dur_ns = 0
   kEngine,         // Fathom's own spans (op, layer, step)

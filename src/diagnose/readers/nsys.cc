@@ -486,22 +486,21 @@ class NsysReader {
     Close(table);
   }
 
-  // A thread is on a CPU from the event that schedules it in to the next that schedules it out.
+  // A thread is off its CPU from the event that schedules it out to the next that schedules it in.
   void ReadSchedule() {
-    SqliteTable table(database_, "SCHED_EVENTS", {"start", "isSchedIn", "globalTid", "cpu"},
-                      "start");
+    SqliteTable table(database_, "SCHED_EVENTS", {"start", "isSchedIn", "globalTid"}, "start");
     std::unordered_map<int64_t, int64_t> since;
-    const StringId name = timeline_.strings.Intern("on CPU");
+    const StringId name = timeline_.strings.Intern("off CPU");
     while (table.Next()) {
       const int64_t start = table.Int(0);
       const int64_t thread = table.Int(2);
       if (!Accept(start, start, /*gpu=*/false)) continue;
-      if (table.Int(1) != 0) {
+      if (table.Int(1) == 0) {
         since[thread] = start;
-      } else if (const auto in = since.find(thread); in != since.end()) {
-        timeline_.AddSlice(Category::kSchedule, ThreadTrack(thread), in->second, start - in->second,
-                           name);
-        since.erase(in);
+      } else if (const auto out = since.find(thread); out != since.end()) {
+        timeline_.AddSlice(Category::kSchedule, ThreadTrack(thread), out->second,
+                           start - out->second, name);
+        since.erase(out);
       }
     }
     Close(table);

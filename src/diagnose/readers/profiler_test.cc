@@ -60,7 +60,7 @@ TEST(Nsys, T4WithCpuSamplesAndDevice) {
   const Timeline t = ReadFile("nsys/nsightful_power_iteration.sqlite.gz");
   EXPECT_EQ(t.stack_samples.size(), 893u);
   EXPECT_EQ(CountCategory(t, Category::kOsCall), 1428u);
-  EXPECT_EQ(CountCategory(t, Category::kSchedule), 215u);
+  EXPECT_EQ(CountCategory(t, Category::kSchedule), 209u);
   ASSERT_EQ(t.sources[0].devices.size(), 1u);
   EXPECT_EQ(t.sources[0].devices[0].name, "Tesla T4");
   EXPECT_EQ(t.sources[0].devices[0].num_sms, 40);
@@ -122,6 +122,8 @@ constexpr char kSmallExport[] = R"(
   INSERT INTO NIC_ID_MAP VALUES (4, 77);
   CREATE TABLE TARGET_INFO_SYSTEM_ENV (name TEXT, value TEXT);
   INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES ('TOKEN', 'SECRET=2');
+  CREATE TABLE SCHED_EVENTS (start INTEGER, cpu INTEGER, isSchedIn INTEGER, globalTid INTEGER);
+  INSERT INTO SCHED_EVENTS VALUES (10, 0, 1, 33554433), (30, 0, 0, 33554433), (75, 1, 1, 33554433), (80, 1, 0, 33554433);
   CREATE VIEW CUPTI_ACTIVITY_KIND_RUNTIME AS SELECT 1 AS start, 2 AS end;
 )";
 
@@ -147,6 +149,11 @@ TEST(Nsys, SmallExport) {
   ASSERT_NE(op, kNone);
   EXPECT_EQ(t.Name(t.ops[t.slices.detail[op]].input_dims), "[[1,8],[]]");
   EXPECT_EQ(CountCategory(t, Category::kInstant), 1u);
+
+  ASSERT_EQ(CountCategory(t, Category::kSchedule), 1u);
+  const size_t off = FindSlice(t, "off CPU");
+  EXPECT_EQ(t.slices.start_ns[off], 30);
+  EXPECT_EQ(t.slices.dur_ns[off], 45);
 
   ASSERT_EQ(t.samples.size(), 2u);
   EXPECT_EQ(t.Name(t.series[0].name), "SM Active [Throughput %]");

@@ -20,6 +20,32 @@ int64_t Overlap(int64_t a0, int64_t a1, int64_t b0, int64_t b1) {
   return std::max<int64_t>(0, std::min(a1, b1) - std::max(a0, b0));
 }
 
+// Sorts and joins what overlaps or touches.
+void Merge(std::vector<Interval>& list) {
+  std::sort(list.begin(), list.end(),
+            [](const Interval& a, const Interval& b) { return a.start_ns < b.start_ns; });
+  size_t kept = 0;
+  for (const Interval& next : list) {
+    if (kept > 0 && next.start_ns <= list[kept - 1].end_ns) {
+      list[kept - 1].end_ns = std::max(list[kept - 1].end_ns, next.end_ns);
+    } else {
+      list[kept++] = next;
+    }
+  }
+  list.resize(kept);
+}
+
+// How much of [from_ns, until_ns] a merged list covers.
+int64_t Covered(const std::vector<Interval>& list, int64_t from_ns, int64_t until_ns) {
+  auto it = std::lower_bound(list.begin(), list.end(), from_ns,
+                             [](const Interval& i, int64_t t) { return i.end_ns < t; });
+  int64_t covered = 0;
+  for (; it != list.end() && it->start_ns < until_ns; ++it) {
+    covered += Overlap(from_ns, until_ns, it->start_ns, it->end_ns);
+  }
+  return covered;
+}
+
 // The API calls of a thread that stop or delay launches, in time order.
 struct Notable {
   uint32_t slice;
@@ -64,12 +90,14 @@ class Accountant {
           const GapCause cause = cause_of(slices_.name[s]);
           if (cause != GapCause::kUnknown) notable_[track].push_back({s, cause});
         } else if (c == Category::kOverhead) {
-          overhead_.push_back(s);
+          overhead_.push_back({slices_.start_ns[s], slices_.end_ns(s)});
         } else if (c == Category::kSchedule) {
-          off_cpu_[track].push_back(s);
+          off_cpu_[track].push_back({slices_.start_ns[s], slices_.end_ns(s)});
         }
       }
+      Merge(off_cpu_[track]);
     }
+    Merge(overhead_);
   }
 
   StepAccount One(const Step& step) {
@@ -164,11 +192,7 @@ class Accountant {
   }
 
   void Explain(const Step& step, uint32_t previous, Gap& gap) const {
-    int64_t profiler = 0;
-    for (const uint32_t s : overhead_) {
-      profiler += Overlap(gap.start_ns, gap.end_ns, slices_.start_ns[s], slices_.end_ns(s));
-    }
-    if (profiler * 2 >= gap.length_ns()) {
+    if (Covered(overhead_, gap.start_ns, gap.end_ns) * 2 >= gap.length_ns()) {
       gap.cause = GapCause::kProfiler;
       return;
     }
@@ -191,11 +215,7 @@ class Accountant {
     const int64_t until = launch == kNone ? gap.end_ns : slices_.start_ns[launch];
     if (NameNotable(thread, from, until, gap)) return;
     if (launch != kNone && NamePlanBuilding(launch, launched_before, gap)) return;
-    int64_t off = 0;
-    for (const uint32_t s : off_cpu_[thread]) {
-      off += Overlap(gap.start_ns, gap.end_ns, slices_.start_ns[s], slices_.end_ns(s));
-    }
-    if (off * 2 >= gap.length_ns()) {
+    if (Covered(off_cpu_[thread], gap.start_ns, gap.end_ns) * 2 >= gap.length_ns()) {
       gap.cause = GapCause::kPreempted;
       return;
     }
@@ -268,8 +288,8 @@ class Accountant {
   const Slices& slices_;
   const Steps& steps_;
   std::vector<std::vector<Notable>> notable_;   // [num_tracks]
-  std::vector<std::vector<uint32_t>> off_cpu_;  // [num_tracks]
-  std::vector<uint32_t> overhead_;
+  std::vector<std::vector<Interval>> off_cpu_;  // [num_tracks], merged
+  std::vector<Interval> overhead_;              // of all threads, merged
 };
 
 bool HasAny(std::string_view call, std::initializer_list<std::string_view> words) {
