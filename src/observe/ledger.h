@@ -114,7 +114,7 @@ class Ledger : public Consumer {
   };
   struct OpSpan {
     Interval time;
-    event::Op op;
+    event::Op op = event::Op::kNone;
   };
   struct Step {
     uint64_t id = 0;

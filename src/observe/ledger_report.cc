@@ -10,7 +10,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr size_t Index(Part part) { return static_cast<size_t>(part); }
 constexpr std::array<Part, 3> kOwnSteps = {Part::kPrefill, Part::kRecompute, Part::kDecode};
 
 double Percent(int64_t ns, int64_t of) {

@@ -106,7 +106,7 @@ class Metrics : public Consumer {
   prometheus::Registry registry_;
   Histogram ttft_, itl_, tpot_, e2e_, queue_, prefill_, decode_, inference_;
   Histogram prompt_tokens_, generated_tokens_, iteration_tokens_, params_n_, params_max_tokens_;
-  std::array<prometheus::Histogram*, 3> step_seconds_;  // [phase]
+  std::array<prometheus::Histogram*, 3> step_seconds_{};  // [phase]
   prometheus::Family<prometheus::Histogram>* http_seconds_;
   prometheus::Family<prometheus::Counter>* http_requests_;
   prometheus::Family<prometheus::Counter>*finished_, *finished_vllm_ = nullptr, *op_seconds_,

@@ -59,7 +59,7 @@ void Recorder::DrainAll() {
 void Recorder::Loop() {
   std::vector<std::function<void()>> waiting;
   for (;;) {
-    bool stop;
+    bool stop = false;
     {
       std::unique_lock lock(mutex_);
       wake_.wait_for(lock, period_, [this] { return stop_ || !waiting_.empty(); });
