@@ -158,6 +158,12 @@ Metrics::Metrics(MetricsOptions options, std::function<EngineGauges()> read_engi
                               "Where the wall time of ended requests went");
   cache_misses_ = AddCounters("fathom:prefix_cache_misses_total",
                               "Prompts whose cached prefix ended early, by cause");
+  // Series that exist from the start count from 0: their first increase is not lost on rate().
+  for (size_t i = 0; i < kNumParts; ++i) PartSeconds(i);
+  for (uint16_t reason = 0; FinishReasonName(reason) != "unknown"; ++reason) CountFinish(reason, 0);
+  for (size_t i = 1; i < static_cast<size_t>(event::MissCause::kCount); ++i) {
+    cache_misses_->Add({{"cause", std::string(NameOf(static_cast<event::MissCause>(i)))}});
+  }
   dropped_ = &AddCounters("fathom:events_dropped_total",
                           "Events lost because the ring was full; ledgers lack them")
                   ->Add({});
@@ -187,9 +193,19 @@ void Metrics::ObserveHttp(std::string_view handler, std::string_view method, int
 void Metrics::ObserveLedger(const RequestLedger& ledger) {
   for (size_t i = 0; i < kNumParts; ++i) {
     if (ledger.total.ns[i] == 0) continue;
-    part_seconds_->Add({{"part", std::string(NameOf(static_cast<Part>(i)))}})
-        .Increment(Seconds(ledger.total.ns[i]));
+    PartSeconds(i).Increment(Seconds(ledger.total.ns[i]));
   }
+}
+
+prometheus::Counter& Metrics::PartSeconds(size_t part) {
+  return part_seconds_->Add({{"part", std::string(NameOf(static_cast<Part>(part)))}});
+}
+
+void Metrics::CountFinish(uint16_t reason, double count) {
+  const std::string_view name = FinishReasonName(reason);
+  finished_->Add({{"finished_reason", std::string(name)}}).Increment(count);
+  if (finished_vllm_ == nullptr) return;
+  finished_vllm_->Add({{"finished_reason", std::string(VllmFinishReason(name))}}).Increment(count);
 }
 
 void Metrics::Apply(const Event& e) {
@@ -285,11 +301,7 @@ void Metrics::OnToken(const Event& e) {
 }
 
 void Metrics::OnFinished(const Event& e) {
-  const std::string_view reason = FinishReasonName(e.flags);
-  finished_->Add({{"finished_reason", std::string(reason)}}).Increment();
-  if (finished_vllm_ != nullptr) {
-    finished_vllm_->Add({{"finished_reason", std::string(VllmFinishReason(reason))}}).Increment();
-  }
+  CountFinish(e.flags, 1);
   const auto it = requests_.find(e.request_id);
   if (it == requests_.end()) return;
   const RequestTimes times = it->second;

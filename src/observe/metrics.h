@@ -99,6 +99,8 @@ class Metrics : public Consumer {
   void AddOpTime(size_t phase, size_t clock, size_t op, int64_t ns);
   void OnToken(const event::Event& e);
   void OnFinished(const event::Event& e);
+  void CountFinish(uint16_t reason, double count);
+  prometheus::Counter& PartSeconds(size_t part);
   std::vector<prometheus::MetricFamily> EngineFamilies() const;
 
   const MetricsOptions options_;
