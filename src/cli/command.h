@@ -68,6 +68,7 @@ void AddServe(Commands& commands);
 void AddBenchModel(Commands& commands);
 void AddBenchServe(Commands& commands);
 void AddDiagnose(Commands& commands);
+void AddDoctor(Commands& commands);
 void AddScrub(Commands& commands);
 void AddTokenize(Commands& commands);
 void AddVerify(Commands& commands);
@@ -78,6 +79,7 @@ inline void AddAll(Commands& commands) {
   AddBenchModel(commands);
   AddBenchServe(commands);
   AddDiagnose(commands);
+  AddDoctor(commands);
   AddScrub(commands);
   AddTokenize(commands);
   AddVerify(commands);

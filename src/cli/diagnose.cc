@@ -1,16 +1,23 @@
 // fathom diagnose FILE...: reads any mix of artifacts and says what made serving slow.
 #include <unistd.h>
 
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
 #include "base/mapped_file.h"
 #include "base/write_file.h"
 #include "cli/command.h"
 #include "cli/terminal.h"
+#include "diagnose/compare.h"
 #include "diagnose/diagnosis.h"
 #include "diagnose/readers/reader.h"
 #include "diagnose/report/catalogue.h"
+#include "diagnose/report/compare_report.h"
 #include "diagnose/report/html_report.h"
 #include "diagnose/report/json_report.h"
 #include "diagnose/report/markdown_report.h"
+#include "diagnose/report/perfetto.h"
 #include "diagnose/report/text_report.h"
 #include "diagnose/rules/explain.h"
 
@@ -22,6 +29,7 @@ struct DiagnoseOptions {
   std::string json;
   std::string markdown;
   std::string html;
+  std::string perfetto;
   std::string explain;
   std::string language = "en";
   std::string thresholds;
@@ -74,8 +82,12 @@ Result<int> Diagnose(const DiagnoseOptions& options) {
   if (!options.html.empty()) {
     FATHOM_TRY(WriteFile(options.html, diagnose::HtmlReport(diagnosis, language)));
   }
+  if (!options.perfetto.empty()) {
+    FATHOM_TRY(WriteFile(options.perfetto, diagnose::PerfettoTrace(diagnosis, language)));
+  }
   // A machine form on standard output leaves no room for the human one.
-  if (options.json != "-" && options.markdown != "-" && options.html != "-") {
+  const auto forms = {options.json, options.markdown, options.html, options.perfetto};
+  if (std::find(forms.begin(), forms.end(), "-") == forms.end()) {
     const Style style = StyleFor(STDOUT_FILENO);
     FATHOM_TRY(WriteFile("-", diagnose::TextReport(diagnosis, language,
                                                    {style.bold, style.dim, style.red, style.yellow,
@@ -90,13 +102,83 @@ Result<int> Diagnose(const DiagnoseOptions& options) {
   return kExitDone;
 }
 
+struct CompareOptions {
+  bool chosen = false;
+  std::string before, after;
+  std::string json;
+  std::string language = "en";
+  std::string thresholds;
+  std::string fail_over;
+};
+
+// "5%" and "5" are 0.05.
+Result<double> ParsePercent(std::string_view text) {
+  std::string_view number = text;
+  if (number.ends_with('%')) number.remove_suffix(1);
+  double value = 0;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
+  if (number.empty() || error != std::errc() || end != number.data() + number.size() ||
+      !std::isfinite(value) || value < 0) {
+    return Err(Code::kInvalidArgument, "--fail-over {}: expected a percentage such as 5%", text);
+  }
+  return value / 100;
+}
+
+Result<int> Compare(const CompareOptions& options) {
+  FATHOM_ASSIGN_OR_RETURN(const diagnose::Language language,
+                          diagnose::LanguageFromName(options.language));
+  FATHOM_ASSIGN_OR_RETURN(const diagnose::Thresholds thresholds,
+                          LoadThresholds(options.thresholds));
+  double limit = INFINITY;
+  if (!options.fail_over.empty()) {
+    FATHOM_ASSIGN_OR_RETURN(limit, ParsePercent(options.fail_over));
+  }
+  FATHOM_ASSIGN_OR_RETURN(diagnose::Timeline before, Read({options.before}));
+  FATHOM_ASSIGN_OR_RETURN(diagnose::Timeline after, Read({options.after}));
+  const diagnose::Comparison comparison =
+      diagnose::Compare(diagnose::Diagnose(std::move(before), thresholds),
+                        diagnose::Diagnose(std::move(after), thresholds));
+  if (!options.json.empty()) {
+    FATHOM_TRY(WriteFile(options.json, diagnose::CompareJson(comparison).dump(1) + "\n"));
+  }
+  if (options.json != "-") FATHOM_TRY(WriteFile("-", diagnose::CompareText(comparison, language)));
+  return comparison.WorstSlowdown() > limit ? kExitGateFailed : kExitDone;
+}
+
+struct PictureOptions {
+  std::vector<std::string> files;
+  std::string out;
+  std::string language = "en";
+};
+
+Result<int> WritePicture(const PictureOptions& options, diagnose::Picture picture) {
+  FATHOM_ASSIGN_OR_RETURN(const diagnose::Language language,
+                          diagnose::LanguageFromName(options.language));
+  FATHOM_ASSIGN_OR_RETURN(diagnose::Timeline timeline, Read(options.files));
+  const diagnose::Diagnosis diagnosis =
+      diagnose::Diagnose(std::move(timeline), diagnose::Thresholds::Default());
+  FATHOM_TRY(WriteFile(options.out, diagnose::HtmlReport(diagnosis, language, picture)));
+  return kExitDone;
+}
+
+void AddPicture(Commands& commands, const char* name, const char* description,
+                diagnose::Picture picture) {
+  auto options = std::make_shared<PictureOptions>();
+  CLI::App* app = commands.Add(name, description,
+                               [options, picture] { return WritePicture(*options, picture); });
+  app->add_option("files", options->files, "Artifacts, or folders of them")->required();
+  app->add_option("-o,--html", options->out, "The HTML file to write; - for stdout")->required();
+  app->add_option("--lang", options->language, "Language: en or zh")->capture_default_str();
+}
+
 }  // namespace
 
 void AddDiagnose(Commands& commands) {
   auto options = std::make_shared<DiagnoseOptions>();
+  auto compare = std::make_shared<CompareOptions>();
   CLI::App* app = commands.Add(
       "diagnose", "Finds what made serving slow in traces, logs and metrics that you already have",
-      [options] { return Diagnose(*options); });
+      [options, compare] { return compare->chosen ? Compare(*compare) : Diagnose(*options); });
   app->add_option("files", options->files, "Artifacts, or folders of them; - reads standard input");
   app->add_option("--explain", options->explain,
                   "Print what a rule looks for, its limits and fixes, e.g. kv-copy");
@@ -105,12 +187,31 @@ void AddDiagnose(Commands& commands) {
   app->add_option("--md", options->markdown, "Write the report as Markdown; - for stdout");
   app->add_option("--html", options->html,
                   "Write the report as one HTML file that opens offline; - for stdout");
+  app->add_option("--perfetto", options->perfetto,
+                  "Write the fused timeline with findings as tracks, for ui.perfetto.dev");
   app->add_option("--lang", options->language, "Language of the report: en or zh")
       ->capture_default_str();
   app->add_option("--thresholds", options->thresholds,
                   "JSON file that changes limits by name, e.g. {\"kv-copy.warn_share\": 0.05}");
   app->add_option("--fail-on", options->fail_on,
                   "Exit with 1 when there is a finding of this severity (warn, severe) or above");
+
+  CLI::App* sub = app->add_subcommand(
+      "compare", "Two recordings side by side: what became slower, which findings went away");
+  sub->callback([compare] { compare->chosen = true; });
+  sub->add_option("before", compare->before, "Artifact or folder before the change")->required();
+  sub->add_option("after", compare->after, "Artifact or folder after it")->required();
+  sub->add_option("--json", compare->json, "Write JSON (fathom.compare/1); - for stdout");
+  sub->add_option("--lang", compare->language, "Language: en or zh")->capture_default_str();
+  sub->add_option("--thresholds", compare->thresholds, "JSON file that changes limits by name");
+  sub->add_option("--fail-over", compare->fail_over,
+                  "Exit with 1 when steps became slower by more than this, beyond noise, e.g. 5%");
+
+  AddPicture(commands, "heatmap", "Draws GPU time by token, layer and kernel class",
+             diagnose::Picture::kHeatMap);
+  AddPicture(commands, "roofline", "Draws attention and matrix products under the GPU's roofs",
+             diagnose::Picture::kRoofline);
+  AddPicture(commands, "flame", "Draws CPU stacks as a flame graph", diagnose::Picture::kFlame);
 }
 
 }  // namespace fathom::cli

@@ -77,6 +77,10 @@ def test_page_opens_at_every_size_and_theme(browser, experts, tmp_path, width, t
     page = open_page(browser, out, width, theme)
     picture(page, f"{language}-{width}-{theme}")
     assert page.problems == []
+    # Every sentence has its arguments.
+    text = page.inner_text("#page")
+    assert "{" not in text and ("confidence 0." in text or "置信度 0." in text)
+    assert "launch-bound" in text if language == "en" else "等待启动" in text
     # Nothing is wider than the screen, and every picture has been drawn.
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     for name in ["timeline", "steps", "gaps", "roofline", "heatmap", "flame", "experts", "lanes"]:
@@ -93,6 +97,7 @@ def test_filters_hide_and_jumps_select(browser, tmp_path):
     out = tmp_path / "report.html"
     fathom("diagnose", EAGER, "--html", out)
     page = open_page(browser, out)
+    assert "softmax 6.98 ms" in page.inner_text("#phases")  # prefill's only step
     severe = page.locator(".finding.severe")
     count = severe.count()
     assert count >= 2 and severe.first.is_visible()

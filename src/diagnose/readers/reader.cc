@@ -15,6 +15,7 @@
 #include "diagnose/readers/otlp.h"
 #include "diagnose/readers/perf.h"
 #include "diagnose/readers/prometheus.h"
+#include "diagnose/readers/samples.h"
 #include "diagnose/readers/schedule.h"
 
 namespace fathom::diagnose {
@@ -23,7 +24,8 @@ namespace {
 // In the order of the error message that lists them.
 const Reader kReaders[] = {kKinetoReader,     kNsysReader,    kNcuReader,        kLogReader,
                            kPrometheusReader, kDmonReader,    kPerfScriptReader, kPerfC2cReader,
-                           kOtlpReader,       kExpertsReader, kScheduleReader,   kAccessReader};
+                           kOtlpReader,       kExpertsReader, kScheduleReader,   kAccessReader,
+                           kSamplesReader};
 
 // Recordings that only their producer's tool can open, told apart by their first bytes.
 struct Recording {

@@ -33,21 +33,25 @@ Result<Language> LanguageFromName(std::string_view name) {
   return Err(Code::kInvalidArgument, "--lang {}: expected en or zh", name);
 }
 
-std::string Say(Language language, const Text& text) {
+std::string_view Sentence(Language language, std::string_view key) {
   const Catalogue& catalogue = For(language);
-  const auto it = catalogue.find(text.key);
-  FATHOM_CHECK(it != catalogue.end(), "no text for '{}'", text.key);
-  const std::string& sentence = it->second;
+  const auto it = catalogue.find(key);
+  FATHOM_CHECK(it != catalogue.end(), "no text for '{}'", key);
+  return it->second;
+}
+
+std::string Say(Language language, const Text& text) {
+  const std::string_view sentence = Sentence(language, text.key);
   std::string out;
   for (size_t at = 0; at < sentence.size();) {
     const size_t open = sentence.find('{', at);
-    const size_t close = open == std::string::npos ? open : sentence.find('}', open);
-    if (close == std::string::npos) {
+    const size_t close = open == sentence.npos ? open : sentence.find('}', open);
+    if (close == sentence.npos) {
       out += sentence.substr(at);
       break;
     }
     out += sentence.substr(at, open - at);
-    const std::string_view name = std::string_view(sentence).substr(open + 1, close - open - 1);
+    const std::string_view name = sentence.substr(open + 1, close - open - 1);
     for (const auto& [key, value] : text.args) {
       if (key == name) out += value;
     }

@@ -18,7 +18,10 @@ std::string Say(Language language, const Text& text);
 // A key without arguments.
 std::string Say(Language language, std::string_view key);
 
-// All keys of a catalogue, sorted (tests).
+// The sentence as it is in the catalogue, with its {marks}.
+std::string_view Sentence(Language language, std::string_view key);
+
+// All keys of a catalogue, sorted.
 std::vector<std::string> CatalogueKeys(Language language);
 
 }  // namespace fathom::diagnose

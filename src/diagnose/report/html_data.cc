@@ -331,7 +331,7 @@ Json WordsOf(Language language) {
   for (const std::string& key : CatalogueKeys(language)) {
     for (const std::string_view family :
          {"html.", "class.", "cause.", "phase.", "severity.", "report."}) {
-      if (key.starts_with(family)) words[key] = Say(language, key);
+      if (key.starts_with(family)) words[key] = Sentence(language, key);
     }
   }
   return words;
@@ -368,10 +368,16 @@ nlohmann::ordered_json HtmlData(const Diagnosis& d, Language language, Picture p
   data["inputs"] = std::move(notes);
   data["devices"] = DeviceLines(d, language);
   Json shares = Json::object();
+  Json typical = Json::object();
   for (const PhaseSummary& s : Summarise(d)) {
-    shares[std::string(PhaseName(s.phase))] = GpuShares(s, language);
+    const std::string phase(PhaseName(s.phase));
+    shares[phase] = GpuShares(s, language);
+    Json parts = Json::array();
+    for (const auto& [name, ns] : TypicalStep(d, s.phase, language)) parts.push_back({name, ns});
+    typical[phase] = std::move(parts);
   }
   data["shares"] = std::move(shares);
+  data["typical"] = std::move(typical);
   Json reasons = Json::array();
   for (const auto& [why, ids] : AbstentionsByReason(d.findings, language)) {
     reasons.push_back({{"why", why}, {"ids", ids}});

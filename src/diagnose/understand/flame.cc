@@ -66,8 +66,10 @@ void AddPython(const TraceIndex& index, Tree& tree) {
   for (TrackId track = 0; track < t.tracks.size(); ++track) {
     for (const uint32_t s : index.thread(track)) {
       if (t.slices.category[s] != Category::kPython) continue;
+      // Times are rounded: a call may seem to begin inside one that has just returned.
       uint32_t caller = index.parent(s);
-      while (caller != kNone && t.slices.category[caller] != Category::kPython) {
+      while (caller != kNone && (t.slices.category[caller] != Category::kPython ||
+                                 t.slices.end_ns(caller) < t.slices.end_ns(s))) {
         caller = index.parent(caller);
       }
       const auto parent = caller == kNone ? node_of.end() : node_of.find(caller);

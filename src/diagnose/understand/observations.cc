@@ -9,9 +9,13 @@
 #include "base/strings.h"
 #include "diagnose/rules/rule.h"
 #include "diagnose/understand/signals.h"
+#include "event/sample.h"
 
 namespace fathom::diagnose {
 namespace {
+
+// Above this the hypervisor gives a noticeable part of the machine to others.
+constexpr double kMuchSteal = 0.05;
 
 struct Gauge {
   double sum = 0;
@@ -127,6 +131,7 @@ class Observer {
     Startup();
     Latencies();
     GpuActivity();
+    Cpu();
     Events();
     return std::move(out_);
   }
@@ -316,6 +321,42 @@ class Observer {
           means.contains(Signal::kGpuBusy) ? means.at(Signal::kGpuBusy)
                                            : std::numeric_limits<double>::quiet_NaN(),
           "share");
+    }
+  }
+
+  // Readings of the live sampler, by its own names (event/sample.h); NaN when there are none.
+  double MeanOf(event::Metric metric) const {
+    const StringId name = t_.strings.Find(event::NameOf(metric));
+    double sum = 0;
+    size_t n = 0;
+    for (size_t i = 0; name != 0 && i < t_.samples.size(); ++i) {
+      if (t_.series[t_.samples.series[i]].name != name) continue;
+      sum += t_.samples.value[i];
+      ++n;
+    }
+    return n > 0 ? sum / static_cast<double>(n) : std::numeric_limits<double>::quiet_NaN();
+  }
+
+  void Cpu() {
+    const double busy = MeanOf(event::Metric::kCpuBusy);
+    if (!std::isnan(busy)) {
+      const double steal = MeanOf(event::Metric::kCpuSteal);
+      Add("cpu",
+          {"observe.cpu",
+           {{"busy", Percent(busy)},
+            {"steal", Percent(steal)},
+            {"waiting", Number(MeanOf(event::Metric::kRunnableThreads))}}},
+          busy, "share", steal > kMuchSteal);
+    }
+    const double cpus = MeanOf(event::Metric::kProcessCpu);
+    if (!std::isnan(cpus)) {
+      const double resident = MeanOf(event::Metric::kProcessResident);
+      Add("process",
+          {"observe.process",
+           {{"cpus", Number(cpus)},
+            {"resident", std::isnan(resident) ? "?" : HumanBytes(static_cast<uint64_t>(resident))},
+            {"switches", Number(MeanOf(event::Metric::kProcessInvoluntarySwitches))}}},
+          cpus, "CPUs");
     }
   }
 

@@ -12,6 +12,8 @@ namespace fathom::diagnose {
 namespace {
 
 constexpr double kDefaultElementBytes = 2;
+// Calls that take less of all calls' time are left out: nobody would speed them up.
+constexpr double kLeastShare = 0.002;
 
 // Extents of a matrix product [batch] x m x k x n; all 0 when the operator is none.
 struct Product {
@@ -97,7 +99,12 @@ Roofline MakeRoofline(const TraceIndex& index, const Steps& steps) {
     }
     AddProducts(index, steps, step, points);
   }
-  for (auto& [key, point] : points) roofline.points.push_back(std::move(point));
+  double total = 0;
+  for (const auto& [key, point] : points) total += point.seconds * point.count;
+  for (auto& [key, point] : points) {
+    if (point.seconds * point.count < kLeastShare * total) continue;
+    roofline.points.push_back(std::move(point));
+  }
   std::stable_sort(roofline.points.begin(), roofline.points.end(),
                    [](const RooflinePoint& a, const RooflinePoint& b) {
                      return a.seconds * a.count > b.seconds * b.count;

@@ -131,7 +131,8 @@ class TimelinePicture {
     const every = (this.to - this.from) / step > 12 ? step * 2 : step;
     context.strokeStyle = cssColour('--grid');
     context.lineWidth = 1;
-    for (let t = Math.ceil(this.from / every) * every; t < this.to; t += every) {
+    const begin = this.first + Math.ceil((this.from - this.first) / every) * every;
+    for (let t = begin; t < this.to; t += every) {
       const x = (t - this.from) * scale;
       context.beginPath();
       context.moveTo(x, 16);

@@ -57,12 +57,9 @@ function machine() {
 }
 
 function typical(phase) {
-  const tail = data.tail.find((t) => t.phase === phase);
-  const step = tail ? report.steps[tail.typical]
-    : report.steps.find((s) => s.phase === phase && !s.warmup && s.kernels > 0);
-  if (!step || step.kernels === 0) return say('report.no_gpu_rows');
-  const parts = partsOf(step).sort((a, b) => b[1] - a[1]).slice(0, 5);
-  return parts.map(([kind, ms]) => `${kindWord(kind)} ${milliseconds(ms)}`).join(', ');
+  const parts = data.typical[phase].slice(0, 5);
+  return parts.length ? parts.map(([name, ns]) => `${name} ${microseconds(ns / 1e3)}`).join(', ')
+    : say('report.no_gpu_rows');
 }
 
 function partsOf(step) {
@@ -232,8 +229,10 @@ function tailBars() {
 
 function gapCauses() {
   const byPhase = {};
-  for (const s of report.steps) {
-    if (s.warmup || s.kernels === 0) continue;
+  const working = report.steps.filter((s) => s.kernels > 0);
+  const measured = new Set(working.filter((s) => !s.warmup).map((s) => s.phase));
+  for (const s of working) {
+    if (s.warmup && measured.has(s.phase)) continue;  // a lone step is better than none
     const entry = byPhase[s.phase] ??= {n: 0, sums: {}};
     ++entry.n;
     for (const [cause, ms] of Object.entries(s.idle_by_cause_ms)) {
@@ -249,17 +248,24 @@ function gapCauses() {
     type: 'bar',
     data: {labels: shownPhases.map((p) => say(`phase.${p}`)),
       datasets: causes.map((cause) => ({label: say(`cause.${cause}`), stack: 'all',
-        backgroundColor: colourOf(`idle:${cause}`),
+        backgroundColor: colourOf(`idle:${cause}`), maxBarThickness: 44,
         data: shownPhases.map((p) => (byPhase[p].sums[cause] ?? 0) / byPhase[p].n)}))},
     options: {indexAxis: 'y', scales: {x: axis(say('html.gaps.axis'), {stacked: true}), y: {stacked: true}},
       plugins: {legend: {position: 'bottom', labels: {boxWidth: 10, font: {size: 11}}}}},
   }));
 }
 
+// Labels of a logarithmic axis: the powers alone.
+function powerOfTen(value) {
+  const power = Math.log10(value);
+  return Math.abs(power - Math.round(power)) < 1e-6 ? `${Number(value.toPrecision(1))}` : '';
+}
+
 function roofline() {
   const roof = data.roofline;
   if (!roof) return missing('roofline', 'html.roofline', 'html.roofline.missing');
   const {canvas, box} = chartBox();
+  box.classList.add('high');
   section('roofline', 'html.roofline', box, make('p', {class: 'soft small'}, roof.hardware
     ? say('html.roofline.note', {gpu: roof.hardware.name, bw: roof.hardware.gb_per_s.toFixed(0),
       tflops: roof.hardware.tflops.toFixed(0)}) : say('html.roofline.unknown')));
@@ -285,7 +291,8 @@ function roofline() {
           .map(([x, y]) => ({x, y}))});
     }
     return {type: 'scatter', data: {datasets}, options: {
-      scales: {x: axis('FLOP/byte', {type: 'logarithmic'}), y: axis('TFLOP/s', {type: 'logarithmic'})},
+      scales: {x: axis('FLOP/byte', {type: 'logarithmic', ticks: {callback: powerOfTen}}),
+        y: axis('TFLOP/s', {type: 'logarithmic', ticks: {callback: powerOfTen}})},
       onClick: (event, hits) => {
         const point = hits.length ? datasets[hits[0].datasetIndex].data[hits[0].index].p : null;
         if (point) showSlice(point.slice);

@@ -1,0 +1,98 @@
+"""fathom doctor on a machine whose readings are known: a stand-in for NVML, a small /metrics."""
+import http.server
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import threading
+import time
+
+import jsonschema
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FATHOM = os.environ["FATHOM"]
+NVML = os.environ["FAKE_NVML"]
+
+
+def doctor(*arguments, expect=0):
+    done = subprocess.run([FATHOM, "doctor", *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == expect, done.stderr
+    return done.stdout if expect == 0 else done.stderr
+
+
+@pytest.fixture(scope="module")
+def metrics():
+    class Handler(http.server.BaseHTTPRequestHandler):
+        count = 0
+
+        def do_GET(self):
+            Handler.count += 1
+            body = (f"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 12\n"
+                    f"# TYPE vllm:num_requests_waiting gauge\nvllm:num_requests_waiting 5\n"
+                    f"# TYPE vllm:kv_cache_usage_perc gauge\nvllm:kv_cache_usage_perc 0.97\n"
+                    f"# TYPE vllm:num_preemptions_total counter\n"
+                    f"vllm:num_preemptions_total {3 * Handler.count}\n").encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/metrics"
+    server.shutdown()
+
+
+def test_gpu_and_server_are_read_and_judged(metrics, tmp_path):
+    record = tmp_path / "samples.jsonl"
+    report = json.loads(doctor("--nvml", NVML, "--url", metrics, "--pid", os.getpid(),
+                               "--seconds", 2, "--record", record, "--json", "-"))
+    jsonschema.validate(report, json.loads((ROOT / "docs/schemas/report.schema.json").read_text()))
+    facts = {f["id"]: f for f in report["facts"]}
+    # The stand-in says: 42 % busy, 89 % memory.
+    assert "busy 42.0%" in facts["gpu-activity"]["text"]
+    assert "memory busy 89.0%" in facts["gpu-activity"]["text"]
+    assert 0 <= facts["cpu"]["value"] <= 1 and "resident" in facts["process"]["text"]
+    assert facts["queue-pressure"]["value"] == 1
+    assert facts["preemptions"]["value"] > 0
+    assert any(f["id"] == "compute-bound" and "memory bandwidth" in f["title"]
+               for f in report["findings"])
+    assert any(r["id"] == "kv-dtype" for r in report["recommendations"])
+    assert report["live"]["scrapes"] == 2 and report["live"]["samples"] > 100
+    assert "kv-copy" in report["next"][0]["rules"]
+    # The recording says the same through diagnose.
+    again = subprocess.run([FATHOM, "diagnose", record, "--json", "-"], capture_output=True,
+                           text=True, check=True)
+    recorded = json.loads(again.stdout)
+    assert recorded["inputs"][0]["format"] == "fathom-samples"
+    assert any(f["id"] == "compute-bound" for f in recorded["findings"])
+
+
+def test_without_a_gpu_it_says_so_and_does_the_rest():
+    text = doctor("--nvml", "libno-such-nvml.so.1", "--seconds", 1)
+    assert "no GPU is visible" in text
+    assert "1. What the machine did" in text and "What to record next" in text
+    assert "ncu --set full" in text
+    assert "看不到 GPU" in doctor("--nvml", "libno-such-nvml.so.1", "--seconds", 1, "--lang", "zh")
+
+
+def test_interrupt_ends_the_sampling_not_the_report():
+    process = subprocess.Popen([FATHOM, "doctor", "--nvml", NVML, "--seconds", "600"],
+                               stdout=subprocess.PIPE, text=True)
+    time.sleep(1.5)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=20)
+    assert process.returncode == 0 and "3. Causes and fixes" in out
+
+
+@pytest.mark.parametrize("arguments, what", [
+    (["--seconds", 0], "1 to 3600"), (["--period-ms", 0], "1 to 10000"),
+    (["--url", "http://127.0.0.1:1/metrics"], "127.0.0.1"), (["--pid", 4194305], "no such process"),
+    (["--lang", "fr"], "en or zh")])
+def test_bad_usage_is_named(arguments, what):
+    assert what in doctor(*arguments, expect=2)
