@@ -6,7 +6,7 @@
 
 namespace fathom::diagnose {
 
-// For issues and chat: tables of phases and findings.
+// For bug trackers and chat: tables of phases and findings.
 std::string MarkdownReport(const Diagnosis& diagnosis, Language language);
 
 }  // namespace fathom::diagnose

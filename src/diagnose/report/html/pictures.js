@@ -57,7 +57,7 @@ function showTip(event, text) {
 // Text that fits into `space` pixels, or nothing.
 function fillLabel(context, text, x, y, space) {
   if (space < 24) return;
-  const most = Math.floor(space / 5.6);
+  const most = Math.floor(space / 6.4);
   context.fillText(text.length > most ? `${text.slice(0, most - 1)}…` : text, x, y);
 }
 
@@ -102,7 +102,8 @@ class TimelinePicture {
     this.drawAxis(context, height, scale, soft);
     for (const row of this.rows) {
       context.fillStyle = soft;
-      context.fillText(row.name, 2, row.y - 7);
+      context.fillText(row.kind === 'step' ? say('report.steps') : row.kind === 'gap'
+        ? say('html.idle') : row.name, 2, row.y - 7);
       let drawn = -1;  // right edge of what is already painted at depth 0: skip what nobody sees
       for (const s of this.byTrack[row.id]) {
         const x = (s[0] - this.from) * scale;

@@ -243,6 +243,7 @@ function gapCauses() {
   const causes = [...new Set(shownPhases.flatMap((p) => Object.keys(byPhase[p].sums)))];
   if (!causes.length) return;
   const {canvas, box} = chartBox();
+  box.classList.add('middle');
   section('gaps', 'html.gaps', box, make('p', {class: 'soft small'}, say('html.gaps.note')));
   chart(canvas, () => ({
     type: 'bar',
