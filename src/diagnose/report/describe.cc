@@ -100,6 +100,15 @@ std::vector<std::string> DeviceLines(const Diagnosis& d, Language language) {
                                           {"used", std::to_string(working.size())}}}));
     }
     lines.insert(lines.end(), working.begin(), working.end());
+    for (const GpuKey& gpu : gpus) {
+      const bool listed =
+          std::any_of(devices.begin(), devices.end(), [&](const DeviceInfo& device) {
+            return gpu == GpuKey{id, device.id};
+          });
+      if (gpu.source != id || listed) continue;
+      lines.push_back(
+          Say(language, Text{"report.device_unlisted", {{"id", std::to_string(gpu.device)}}}));
+    }
   }
   return lines;
 }

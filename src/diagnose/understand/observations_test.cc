@@ -150,6 +150,20 @@ TEST(Reports, EqualReasonsShareALine) {
   EXPECT_THAT(zh, Not(HasSubstr(" events")));
 }
 
+TEST(Reports, CountsListedGpusAndNamesUnlistedOnes) {
+  Timeline t = MakeSynthetic({});
+  t.sources[0].devices.push_back({.id = 7, .name = "NVIDIA H200"});
+  const int32_t working = t.sources[0].devices[0].id;
+  EXPECT_THAT(TextReport(Diagnose(std::move(t), Thresholds::Default()), Language::kEnglish, {}),
+              HasSubstr("1 of 2 listed GPUs have work"));
+  Timeline u = MakeSynthetic({});
+  u.sources[0].devices[0].id = working + 1;
+  const std::string text =
+      TextReport(Diagnose(std::move(u), Thresholds::Default()), Language::kEnglish, {});
+  EXPECT_THAT(text, HasSubstr("0 of 1 listed GPUs have work"));
+  EXPECT_THAT(text, HasSubstr(fmt::format("GPU {}: has work, but", working)));
+}
+
 TEST(Rules, OneStepIsNoLaunchGap) {
   SyntheticOptions options{.decode_steps = 2, .faults = {.launch_gap_us = 100}};
   const Diagnosis d = Diagnose(MakeSynthetic(options), Thresholds::Default());
