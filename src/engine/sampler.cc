@@ -85,8 +85,7 @@ Sampler::Sampler(const RequestSpec& spec, uint64_t default_seed, int32_t vocab_s
   if (p.repetition_penalty == 1) return;  // the others look at the answer alone
   std::vector<int32_t> prompt = spec.prompt;
   std::ranges::sort(prompt);
-  const auto rest = std::ranges::unique(prompt);
-  prompt.erase(rest.begin(), rest.end());
+  prompt.erase(std::unique(prompt.begin(), prompt.end()), prompt.end());
   for (const int32_t token : prompt) occurrences_.push_back({.token = token});
 }
 

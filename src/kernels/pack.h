@@ -13,8 +13,8 @@ struct PackParams {
 };
 
 // Columns: row i becomes column i (num_rows <= 32, k = num_elements).
-// Rows: row i becomes k = i (k = num_rows); elements past 32 go on in the next panels. Rows are read
-// one after the other, whole.
+// Rows: row i becomes k = i (k = num_rows); elements past 32 go on in the next panels. Rows are
+// read one after the other, whole.
 using PackFn = void (*)(const PackParams&);
 
 }  // namespace fathom::kernels

@@ -302,7 +302,7 @@ void Connection::Watch() {
                                                           const boost::system::error_code& error) {
     const auto self = weak.lock();
     if (self == nullptr || self->watch_ != watch || self->gone_ == nullptr) return;
-    char byte;
+    char byte = 0;
     const ssize_t n =
         error ? 0 : recv(self->stream_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
     if (n > 0) return;

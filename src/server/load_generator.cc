@@ -56,7 +56,7 @@ class EventSplitter {
   void Push(std::string_view bytes, Handle handle) {
     text_ += bytes;
     size_t begin = 0;
-    for (size_t end; (end = text_.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    for (size_t end = 0; (end = text_.find('\n', begin)) != std::string::npos; begin = end + 1) {
       std::string_view line(text_.data() + begin, end - begin);
       if (line.ends_with('\r')) line.remove_suffix(1);
       if (!line.starts_with("data:")) continue;

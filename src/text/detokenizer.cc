@@ -21,7 +21,7 @@ std::string Detokenizer::Push(int32_t id) {
 }
 
 std::string Detokenizer::Flush() {
-  const std::string rest = ReplaceInvalidUtf8(pending_);
+  std::string rest = ReplaceInvalidUtf8(pending_);
   pending_.clear();
   return rest;
 }

@@ -16,8 +16,7 @@ namespace {
 
 void CheckTokens(std::string_view text) {
   static const auto* const kTokenizer = new Tokenizer(TestTokenizer());
-  const std::vector<int32_t> ids =
-      kTokenizer->Encode(text, {.add_special_tokens = false}).value();
+  const std::vector<int32_t> ids = kTokenizer->Encode(text, {.add_special_tokens = false}).value();
   const DecodeOptions all{.skip_special_tokens = false};
   const std::string decoded = kTokenizer->Decode(ids, all);
   FATHOM_CHECK(decoded == ReplaceInvalidUtf8(text));

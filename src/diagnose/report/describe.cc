@@ -76,7 +76,8 @@ std::vector<std::string> SourceNotes(const Diagnosis& d, const Source& source, L
 std::vector<std::string> DeviceLines(const Diagnosis& d, Language language) {
   std::vector<std::string> lines;
   const auto gpus = d.index->gpus();
-  for (SourceId id = 0; id < d.timeline->sources.size(); ++id) {
+  for (size_t i = 0; i < d.timeline->sources.size(); ++i) {
+    const auto id = static_cast<SourceId>(i);
     std::vector<std::string> working;
     const std::vector<DeviceInfo>& devices = d.timeline->sources[id].devices;
     for (const DeviceInfo& device : devices) {

@@ -305,7 +305,8 @@ class Observer {
         gpus[s.device].try_emplace(signal, s.Mean());
       }
     }
-    for (const auto& [gpu, means] : gpus) {
+    for (const auto& [gpu, by_signal] : gpus) {
+      const std::map<Signal, double>& means = by_signal;  // clang 14 captures no bindings
       const auto share = [&](Signal signal) {
         const auto it = means.find(signal);
         return it == means.end() ? "?" : Percent(it->second);
