@@ -6,19 +6,26 @@
 
 namespace fathom::ops::attention {
 namespace {
+
 constexpr int32_t kPanel = kernels::kPanelColumns;
+
+// Asks for rows of a plane that will be read soon.
+void Ask(const void* const* rows, int32_t count, const Plane& plane) {
+  constexpr int32_t kLine = 64;
+  const int32_t bytes = plane.dim * SizeOf(plane.dtype);
+  for (int32_t row = 0; row < count; ++row) {
+    const auto* const at = static_cast<const std::byte*>(rows[row]);
+    for (int32_t byte = 0; byte < bytes; byte += kLine) __builtin_prefetch(at + byte, 0, 2);
+  }
 }
+
+}  // namespace
 
 PagedSpan::Scratch PagedSpan::Carve(Carver& carver) const {
   Scratch scratch;
   scratch.q = carver.Take<std::byte>(max_rows * q_stride() * (operands.dot ? 2 : 4));
   scratch.scores = carver.Take<float>(max_rows * kSpanTokens);
   if (operands.dot) scratch.p = carver.Take<uint16_t>(max_rows * kSpanTokens);
-  int64_t key_bytes = 0;
-  for (const Plane& plane : key_planes) {
-    key_bytes += int64_t{plane.dim} * SizeOf(plane.dtype);
-  }
-  scratch.gathered = carver.Take<std::byte>(kSpanTokens * key_bytes);
   const int64_t value_panels = (value_dim + kPanel - 1) / kPanel;
   scratch.panel =
       carver.Take<std::byte>(std::max(operands.PanelElements(key_dim),
@@ -47,7 +54,19 @@ void PagedSpan::Run(const kernels::cpu::KernelTable& cpu, const PageReader& read
   const int32_t keys = std::min(kSpanTokens, item.num_keys() - first_key);
   const auto rows = static_cast<int32_t>(item.num_tokens * rows_per_token);
   const kernels::GemmFn gemm = host::GemmFor(cpu, operands.dot, operands.panel);
-  std::array<const void*, kSpanTokens> pointers;
+  // A core alone has too few misses in flight to keep the memory busy while it computes, so each
+  // block asks for the keys of the next one and for its own values, which are used a little later.
+  std::array<std::array<const void*, kSpanTokens>, 2> key_rows;
+  std::array<const void*, kSpanTokens> value_rows;
+  for (int32_t i = 0; i < num_key_planes; ++i) {
+    const auto at = static_cast<size_t>(i);
+    reader.Rows(key_planes[at], item.head, first_key, keys, 0, key_rows[at].data());
+  }
+  if (values_are_keys) {
+    value_rows = key_rows[0];
+  } else {
+    reader.Rows(values, item.head, first_key, keys, 0, value_rows.data());
+  }
 
   kernels::GemmParams p;
   p.m = rows;
@@ -56,34 +75,19 @@ void PagedSpan::Run(const kernels::cpu::KernelTable& cpu, const PageReader& read
   p.a_stride = q_stride();
   p.k = key_dim;
   p.c_stride = kSpanTokens;
-  // The span's keys are first copied in the order they lie in, in one go: a long run of reads is
-  // what the memory is fast at, the order of packing is not.
-  int64_t plane_offset = 0;
-  for (int32_t i = 0; i < num_key_planes; ++i) {
-    const Plane& plane = key_planes[static_cast<size_t>(i)];
-    const int64_t bytes = int64_t{plane.dim} * SizeOf(plane.dtype);
-    reader.Rows(plane, item.head, first_key, keys, 0, pointers.data());
-    for (int32_t row = 0; row < keys; ++row) {
-      std::memcpy(scratch.gathered + plane_offset + row * bytes, pointers[static_cast<size_t>(row)],
-                  static_cast<size_t>(bytes));
-    }
-    plane_offset += kSpanTokens * bytes;
-  }
   for (int32_t key = 0; key < keys; key += kPanel) {
     p.n = std::min(kPanel, keys - key);
     int64_t element = 0;
-    plane_offset = 0;
     for (int32_t i = 0; i < num_key_planes; ++i) {
       const Plane& plane = key_planes[static_cast<size_t>(i)];
-      const int64_t bytes = int64_t{plane.dim} * SizeOf(plane.dtype);
-      for (int32_t row = 0; row < p.n; ++row) {
-        pointers[static_cast<size_t>(row)] = scratch.gathered + plane_offset + (key + row) * bytes;
-      }
-      operands.PackColumns(cpu)({pointers.data(), p.n, plane.dim,
-                                 scratch.panel + element * kPanel * SizeOf(operands.panel)});
+      const void* const* from = key_rows[static_cast<size_t>(i)].data() + key;
+      if (key == 0) Ask(from, p.n, plane);
+      Ask(from + kPanel, std::min(kPanel, keys - key - kPanel), plane);
+      operands.PackColumns(cpu)(
+          {from, p.n, plane.dim, scratch.panel + element * kPanel * SizeOf(operands.panel)});
       element += plane.dim;
-      plane_offset += kSpanTokens * bytes;
     }
+    if (!values_are_keys) Ask(value_rows.data() + key, p.n, values);
     p.c = scratch.scores + key;
     gemm(p);
   }
@@ -94,16 +98,8 @@ void PagedSpan::Run(const kernels::cpu::KernelTable& cpu, const PageReader& read
   p.a_stride = kSpanTokens;
   p.c_stride = value_dim;
   p.k = keys;
-  if (values_are_keys) {
-    for (int32_t row = 0; row < keys; ++row) {
-      pointers[static_cast<size_t>(row)] =
-          scratch.gathered + row * values.dim * SizeOf(values.dtype);
-    }
-  } else {
-    reader.Rows(values, item.head, first_key, keys, 0, pointers.data());
-  }
   const int64_t panel_bytes = operands.PanelElements(keys) * SizeOf(operands.panel);
-  operands.PackRows(cpu)({pointers.data(), keys, value_dim, scratch.panel, panel_bytes});
+  operands.PackRows(cpu)({value_rows.data(), keys, value_dim, scratch.panel, panel_bytes});
   for (int64_t column = 0; column < value_dim; column += kPanel) {
     p.n = static_cast<int32_t>(std::min<int64_t>(kPanel, value_dim - column));
     p.b = scratch.panel + column / kPanel * panel_bytes;

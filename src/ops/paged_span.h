@@ -23,11 +23,10 @@ struct PagedSpan {
 
   // Of one worker.
   struct Scratch {
-    std::byte* q = nullptr;         // [rows, EvenUp(key_dim)] bf16 or f32: staged by the caller
-    float* scores = nullptr;        // [rows, 256]
-    uint16_t* p = nullptr;          // [rows, 256], bf16 products only
-    std::byte* gathered = nullptr;  // the span's keys, plane by plane
-    std::byte* panel = nullptr;     // 32 keys, or the span's values
+    std::byte* q = nullptr;      // [rows, EvenUp(key_dim)] bf16 or f32: staged by the caller
+    float* scores = nullptr;     // [rows, 256]
+    uint16_t* p = nullptr;       // [rows, 256], bf16 products only
+    std::byte* panel = nullptr;  // 32 keys, or the span's values
   };
   Scratch Carve(Carver& carver) const;
   int64_t q_stride() const;
