@@ -1,15 +1,15 @@
 // fathom serve [MODEL]: an OpenAI-compatible server that says where each millisecond went.
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
-#include <unistd.h>
+#include <sys/resource.h>
 
-#include <cstdlib>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 
 #include "base/strings.h"
 #include "cli/fields.h"
 #include "cli/model_options.h"
-#include "cli/terminal.h"
 #include "event/ring.h"
 #include "observe/ledger.h"
 #include "observe/metrics.h"
@@ -161,8 +161,19 @@ observe::EngineGauges ReadGauges(const session::Session& session) {
           .healthy = stats.healthy};
 }
 
+// A connection is a file descriptor, and the usual soft limit is 1024 of them.
+void RaiseFileLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  if (setrlimit(RLIMIT_NOFILE, &limit) != 0) {
+    spdlog::warn("cannot raise the limit of open files: {}", std::strerror(errno));
+  }
+}
+
 Result<int> Serve(const ServeOptions& options) {
   FATHOM_TRY(SetLogLevel(options.log_level));
+  RaiseFileLimit();
   if (!options.metrics_compat.empty() && options.metrics_compat != "vllm") {
     return Err(Code::kInvalidArgument, "--metrics-compat {}: expected vllm",
                options.metrics_compat);

@@ -298,8 +298,9 @@ awaitable<void> Api::Health(Exchange& exchange) {
 }
 
 awaitable<void> Api::MetricsPage(Exchange& exchange) {
+  auto work = [this] { return observers_.metrics->Render(); };
   HttpResponse response;
-  response.body = observers_.metrics->Render();
+  response.body = co_await RunOn(workers_.get_executor(), work);
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
   co_await Reply(exchange, response);
 }
@@ -374,15 +375,17 @@ awaitable<ordered_json> Api::LedgerOf(const KnownRequest& request, const std::st
   const auto wake = std::make_shared<WakeUp>(co_await asio::this_coro::executor);
   observers_.recorder->FlushThen([wake] { wake->Signal(); });
   co_await wake->Wait();
-  const int64_t now = NowNs();
-  ordered_json all = ordered_json::array();
-  for (int32_t k = 0; k < request.choices; ++k) {
-    const auto ledger = observers_.ledger->Find(request.first_id + static_cast<uint64_t>(k), now);
-    if (ledger) all.push_back(observe::LedgerJson(*ledger, id));
-  }
-  if (all.empty()) co_return ordered_json();
-  if (request.choices == 1) co_return all[0];
-  co_return all;
+  auto work = [&, now = NowNs()] {
+    ordered_json all = ordered_json::array();
+    for (int32_t k = 0; k < request.choices; ++k) {
+      const auto ledger = observers_.ledger->Find(request.first_id + static_cast<uint64_t>(k), now);
+      if (ledger) all.push_back(observe::LedgerJson(*ledger, id));
+    }
+    if (all.empty()) return ordered_json();
+    return request.choices == 1 ? all[0] : all;
+  };
+  ordered_json ledger = co_await RunOn(workers_.get_executor(), work);
+  co_return ledger;
 }
 
 // ---- generation --------------------------------------------------------------------------------
