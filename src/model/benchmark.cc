@@ -29,6 +29,7 @@ class Bench {
     FATHOM_TRY(Fill(runner, 0, prompt));
     Drain(nullptr);
     std::vector<double> times;
+    times.reserve(static_cast<size_t>(options_.repeats));
     for (int r = 0; r < options_.repeats; ++r) {
       runner.Truncate(0, 0);
       const int64_t start = NowNs();
@@ -49,8 +50,10 @@ class Bench {
                      .context_tokens = options_.prompt_tokens + options_.decode_steps + 1,
                      .tokens = batch};
     std::vector<double> times;
+    times.reserve(static_cast<size_t>(options_.decode_steps));
     for (int64_t step = -1; step < options_.decode_steps; ++step) {
       std::vector<StepRunner::Piece> pieces;
+      pieces.reserve(static_cast<size_t>(batch));
       for (int s = 0; s < batch; ++s) {
         pieces.push_back({.sequence = s, .tokens = Tokens(1), .role = ops::Role::kGenerated});
       }

@@ -16,7 +16,7 @@ class BenchmarkTest : public testing::Test {
   BenchmarkTest() : golden_("deepseek_v2_lite") {
     model_ = LoadForTest(golden_.directory, {}, *device_);
   }
-  StepRunner::Setup Setup(int64_t max_tokens = 0) {
+  StepRunner::Setup RunnerSetup(int64_t max_tokens = 0) {
     return {.device = device_.get(),
             .pool = &pool_,
             .cpu = ops::SelectCpu("").value(),
@@ -30,7 +30,7 @@ class BenchmarkTest : public testing::Test {
 };
 
 TEST_F(BenchmarkTest, RowsStateWorkAndTime) {
-  const auto rows = RunBenchmark(*model_, Setup(),
+  const auto rows = RunBenchmark(*model_, RunnerSetup(),
                                  {.prompt_tokens = 40,
                                   .chunk_tokens = 16,
                                   .decode_steps = 3,
@@ -57,7 +57,7 @@ TEST_F(BenchmarkTest, RefusesWhatTheContextCannotHold) {
   for (const BenchmarkOptions& options :
        {BenchmarkOptions{.prompt_tokens = 1 << 20}, BenchmarkOptions{.prompt_tokens = 0},
         BenchmarkOptions{.prompt_tokens = 8, .batches = {0}}}) {
-    EXPECT_FALSE(RunBenchmark(*model_, Setup(), options));
+    EXPECT_FALSE(RunBenchmark(*model_, RunnerSetup(), options));
   }
 }
 
@@ -70,7 +70,7 @@ double BitsOf(std::span<const float> logits, int32_t token) {
 TEST_F(BenchmarkTest, TokenBitsOverWindows) {
   constexpr int64_t kWindow = 100, kStride = 40, kCount = 230;
   const std::span<const int32_t> ids = golden_.ids.first(kCount);
-  StepRunner runner = std::move(StepRunner::Make(*model_, Setup(kWindow)).value());
+  StepRunner runner = std::move(StepRunner::Make(*model_, RunnerSetup(kWindow)).value());
   const auto bits = TokenBits(runner, model_->vocab_size(), ids, 0,
                               {.window = kWindow, .stride = kStride, .chunk = 33}, pool_);
   ASSERT_TRUE(bits) << bits.error().message;

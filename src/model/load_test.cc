@@ -20,6 +20,15 @@ using ::testing::HasSubstr;
 
 constexpr int kVocab = 32, kHidden = 32, kIntermediate = 48, kHeads = 2, kHeadDim = 16;
 
+// A safetensors file of these header entries, separated by commas, and bytes.
+std::string FileOf(const std::string& entries, const std::string& data) {
+  std::string text = "{" + entries + "}";
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // aligns the data, as writers do
+  std::string file;
+  for (size_t i = 0; i < 8; ++i) file += static_cast<char>((text.size() >> (8 * i)) & 0xff);
+  return file + text + data;
+}
+
 // A Llama of one layer, small enough to be broken a thousand times.
 class TinyLlama {
  public:
@@ -55,13 +64,7 @@ class TinyLlama {
     header += fmt::format(R"({}"{}":{{"dtype":"BF16","shape":{},"data_offsets":[{},{}]}})",
                           header.empty() ? "" : ",", name, ShapeText(shape), begin, data.size());
   }
-  std::string File() const {
-    std::string text = "{" + header + "}";
-    text.resize((text.size() + 7) / 8 * 8, ' ');  // aligns the data, as writers do
-    std::string file;
-    for (size_t i = 0; i < 8; ++i) file += static_cast<char>((text.size() >> (8 * i)) & 0xff);
-    return file + text + data;
-  }
+  std::string File() const { return FileOf(header, data); }
 
   std::string config, header, data;
 
@@ -144,6 +147,44 @@ TEST(LoadGolden, PlannedBytesAreAllocatedBytes) {
       }
     }
   }
+}
+
+// Tensors dealt out over three shards, so that every expert lies in all of them.
+TEST_F(LoadTest, ShardsComputeTheSame) {
+  const GoldenCase golden("deepseek_v3");
+  const Checkpoint whole = std::move(Checkpoint::Open(golden.directory).value());
+  const MappedFile file =
+      std::move(MappedFile::Open(golden.directory + "/model.safetensors").value());
+  constexpr size_t kShards = 3;
+  std::array<std::string, kShards> headers, data;
+  std::string weight_map;
+  size_t next = 0;
+  for (const auto& [name, tensor] : whole.tensors()) {
+    const size_t shard = next++ % kShards;
+    const size_t begin = data[shard].size();
+    data[shard] += file.text().substr(tensor.info.offset, tensor.info.bytes);
+    headers[shard] +=
+        fmt::format(R"({}"{}":{{"dtype":"{}","shape":{},"data_offsets":[{},{}]}})",
+                    headers[shard].empty() ? "" : ",", name, NameOf(tensor.info.dtype),
+                    ShapeText(tensor.info.shape), begin, data[shard].size());
+    weight_map +=
+        fmt::format(R"({}"{}":"part{}.safetensors")", weight_map.empty() ? "" : ",", name, shard);
+  }
+  fs::remove(dir_ + "/model.safetensors");
+  fs::copy_file(golden.directory + "/config.json", dir_ + "/config.json",
+                fs::copy_options::overwrite_existing);
+  WriteFile("model.safetensors.index.json", fmt::format(R"({{"weight_map":{{{}}}}})", weight_map));
+  for (size_t shard = 0; shard < kShards; ++shard) {
+    WriteFile(fmt::format("part{}.safetensors", shard), FileOf(headers[shard], data[shard]));
+  }
+  std::array<std::vector<float>, 2> logits;
+  for (size_t i = 0; i < 2; ++i) {
+    const auto model = LoadForTest(i == 0 ? golden.directory : dir_, {}, *device_);
+    ASSERT_NE(model, nullptr);
+    TestRunner runner(*model, {.device = device_.get(), .max_tokens = 64});
+    logits[i] = runner.Run(0, golden.ids.first(20), 20, 20);
+  }
+  EXPECT_EQ(logits[0], logits[1]);
 }
 
 TEST_F(LoadTest, RefusesWhatDoesNotFit) {
