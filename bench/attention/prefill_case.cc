@@ -20,7 +20,8 @@ struct PrefillRun::State {
   Buffer k, v, q, out, lse, table, kv_starts, lengths, starts, workspace;
 };
 
-PrefillRun::PrefillRun(PrefillCase shape, const ops::GpuLimits& gpu)
+PrefillRun::PrefillRun(PrefillCase shape, const ops::PrefillTuning& tuning,
+                       const ops::GpuLimits& gpu)
     : state_(std::make_unique<State>()) {
   State& s = *state_;
   s.shape = std::move(shape);
@@ -40,7 +41,7 @@ PrefillRun::PrefillRun(PrefillCase shape, const ops::GpuLimits& gpu)
                                                .head_dim_v = c.dim_v,
                                                .page_tokens = c.page_tokens,
                                                .causal = c.causal},
-                                              gpu);
+                                              tuning, gpu);
   FATHOM_CHECK(plan.has_value(), "{}", plan.error().message);
   s.plan = *plan;
 

@@ -25,7 +25,7 @@ struct PrefillCase {
 
 class PrefillRun {
  public:
-  PrefillRun(PrefillCase shape, const ops::GpuLimits& gpu);
+  PrefillRun(PrefillCase shape, const ops::PrefillTuning& tuning, const ops::GpuLimits& gpu);
   ~PrefillRun();
 
   const ops::PrefillAttentionPlan& plan() const;

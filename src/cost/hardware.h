@@ -17,7 +17,25 @@ struct Hardware {
   double f32_flops_per_s = 0;   // outside the tensor cores
   double link_bytes_per_s = 0;  // between GPUs of one host, one direction; 0: PCIe only
   double host_bytes_per_s = 0;  // PCIe, one direction
+  int compute_major = 0;
+  int compute_minor = 0;
+  int num_sms = 0;
+  double clock_hz = 0;  // at which the rates above hold
+  uint64_t l2_bytes = 0;
 };
+
+// What one streaming multiprocessor (SM) holds and does, by compute capability (CUDA C++
+// Programming Guide, "Technical Specifications" and "Arithmetic Instructions").
+struct SmLimits {
+  int64_t shared_bytes = 0;  // of all its blocks; each block takes 1 KiB more than it asks
+  int64_t shared_bytes_per_block = 0;  // the opt-in maximum
+  int threads = 0;
+  int blocks = 0;
+  int registers = 0;
+  double shared_bytes_per_clock = 0;  // 32 banks of 4 bytes
+  double exp2_per_clock = 0;
+};
+SmLimits SmLimitsOf(const Hardware& hardware);
 
 std::span<const Hardware> KnownHardware();
 

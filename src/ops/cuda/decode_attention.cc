@@ -1,12 +1,10 @@
 #include "ops/cuda/decode_attention.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 
 #include "kernels/cuda/decode_schedule.h"
-#include "kernels/cuda/sm90/decode/config.h"
 
 namespace fathom::ops {
 namespace {
@@ -15,25 +13,6 @@ namespace cuda = kernels::cuda;
 
 constexpr int kSpanTokens = 256;
 constexpr int64_t kAlignment = 256;  // of each array in the workspace
-
-// One family of instantiations.
-struct Kernel {
-  const char* name;
-  int dim_qk;
-  int dim_v;
-  int min_rows;
-  int max_rows;
-  int wide_rows;         // from there one block fills an SM, below two do
-  int64_t shared_bytes;  // of the largest instantiation
-};
-
-constexpr std::array kKernels = {
-    Kernel{"gqa_d64", 64, 64, 8, 64, 64, cuda::sm90::DecodeConfig<64, 64, 64, false>::kSharedBytes},
-    Kernel{"gqa_d128", 128, 128, 8, 64, 64,
-           cuda::sm90::DecodeConfig<128, 128, 64, false>::kSharedBytes},
-    Kernel{"mla_576_512", 576, 512, 16, 64, 16,
-           cuda::sm90::DecodeConfig<576, 512, 16, true>::kSharedBytes},
-};
 
 int64_t Align(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -62,7 +41,15 @@ Layout LayOut(const DecodeAttentionPlan& plan) {
   return layout;
 }
 
-Status CheckShape(const DecodeAttentionShape& s) {
+constexpr int64_t kMax32 = std::numeric_limits<int32_t>::max();
+
+Status CheckShape(const DecodeAttentionShape& s, const GpuLimits& gpu) {
+  const auto supported = [&gpu] {
+    return fmt::format(
+        "supported on this GPU: {}; BF16; pages of 16, 32, 64 or 128 tokens; 1 to 8 query tokens "
+        "a sequence",
+        SupportedOn(gpu, DecodeKernels()));
+  };
   if (s.num_sequences < 1 || s.num_kv_heads < 1 || s.num_heads < 1 ||
       s.num_heads % s.num_kv_heads != 0) {
     return Err(Code::kInvalidArgument,
@@ -73,22 +60,82 @@ Status CheckShape(const DecodeAttentionShape& s) {
   if (s.max_query_tokens < 1 || s.max_query_tokens > 8) {
     return Err(Code::kInvalidArgument,
                "decode attention: {} query tokens a sequence: expected 1 to 8; more take the "
-               "prefill path",
-               s.max_query_tokens);
+               "prefill path; {}",
+               s.max_query_tokens, supported());
   }
   if (s.page_tokens != 16 && s.page_tokens != 32 && s.page_tokens != 64 && s.page_tokens != 128) {
-    return Err(Code::kInvalidArgument, "decode attention: page size {}: expected 16, 32, 64 or 128",
-               s.page_tokens);
+    return Err(Code::kInvalidArgument,
+               "decode attention: page size {}: expected 16, 32, 64 or 128; {}", s.page_tokens,
+               supported());
   }
   // Tiles of a whole batch are counted in 32 bits.
-  constexpr int64_t kMaxTotal = int64_t{std::numeric_limits<int32_t>::max()};
-  if (s.max_kv_tokens < 1 || int64_t{s.max_kv_tokens} * s.num_sequences > kMaxTotal * 16) {
+  if (s.max_kv_tokens < 1 || int64_t{s.max_kv_tokens} * s.num_sequences > kMax32 * 16) {
     return Err(Code::kInvalidArgument,
                "decode attention: {} sequences of up to {} keys: expected at least 1 and at most "
                "{} keys in all",
-               s.num_sequences, s.max_kv_tokens, kMaxTotal * 16);
+               s.num_sequences, s.max_kv_tokens, kMax32 * 16);
+  }
+  // So are the blocks of the merge, one for each row and 64 output columns, and a row's token is
+  // found by a 20-bit reciprocal of the group.
+  const int64_t rows = int64_t{s.num_sequences} * s.max_query_tokens * s.num_heads;
+  const int64_t columns = std::max(1, s.head_dim_v / 64);
+  const int64_t max_rows = kMax32 / 2 / columns;
+  if (rows > max_rows) {
+    return Err(Code::kInvalidArgument,
+               "decode attention: {} sequences x {} query tokens x {} heads are {} rows: expected "
+               "at most {}",
+               s.num_sequences, s.max_query_tokens, s.num_heads, rows, max_rows);
+  }
+  const int64_t group = s.num_heads / s.num_kv_heads;
+  if (s.max_query_tokens * group * group >= int64_t{1} << cuda::kGroupInverseShift) {
+    return Err(Code::kInvalidArgument,
+               "decode attention: {} query tokens x {} query heads a kv head: expected query "
+               "tokens x heads^2 below {}",
+               s.max_query_tokens, group, int64_t{1} << cuda::kGroupInverseShift);
   }
   return {};
+}
+
+// The instantiations of the family that fits: one after the other, by rows.
+Result<std::span<const AttentionKernel>> ChooseFamily(const DecodeAttentionShape& shape,
+                                                      const GpuLimits& gpu) {
+  const std::span<const AttentionKernel> kernels = DecodeKernels();
+  std::string refused;
+  for (size_t first = 0, next = 0; first < kernels.size(); first = next) {
+    while (next < kernels.size() && kernels[next].family == kernels[first].family) ++next;
+    const AttentionKernel& widest = kernels[next - 1];
+    std::string why;
+    if (shape.head_dim_qk != widest.dim_qk || shape.head_dim_v != widest.dim_v) {
+      why = fmt::format("head dims {}/{}", widest.dim_qk, widest.dim_v);
+    } else if (shape.dtype != DType::kBF16) {
+      why = fmt::format("dtype BF16 only, not {}", NameOf(shape.dtype));
+    } else if (why = WhyNotOn(gpu, widest); why.empty()) {
+      if (!widest.latent() || shape.num_kv_heads == 1) return kernels.subspan(first, next - first);
+      why = fmt::format("latent cache has 1 kv head, not {}", shape.num_kv_heads);
+    }
+    refused += fmt::format("{}{} ({})", refused.empty() ? "" : "; ", widest.family, why);
+  }
+  return Err(Code::kUnsupported,
+             "decode attention, head dims {}/{}, {}: no kernel. Refused: {}. Supported on this "
+             "GPU: {}",
+             shape.head_dim_qk, shape.head_dim_v, NameOf(shape.dtype), refused,
+             SupportedOn(gpu, kernels));
+}
+
+// The instantiation for `rows` query rows of a kv head: the narrowest that holds them, else the
+// widest, or the one that the tuning asks for.
+Result<AttentionKernel> ChooseKernel(std::span<const AttentionKernel> family, int rows,
+                                     int tuned_rows) {
+  std::string known;
+  for (const AttentionKernel& kernel : family) {
+    if (tuned_rows == 0 ? rows <= kernel.rows || &kernel == &family.back()
+                        : kernel.rows == tuned_rows) {
+      return kernel;
+    }
+    known += fmt::format(" {}", kernel.rows);
+  }
+  return Err(Code::kInvalidArgument, "decode attention: tuned for {} rows: {} has{}", tuned_rows,
+             family[0].family, known);
 }
 
 }  // namespace
@@ -96,44 +143,19 @@ Status CheckShape(const DecodeAttentionShape& s) {
 Result<DecodeAttentionPlan> PlanDecodeAttention(const DecodeAttentionShape& shape,
                                                 const DecodeAttentionOptions& options,
                                                 const GpuLimits& gpu) {
-  FATHOM_TRY(CheckShape(shape));
-  const Kernel* chosen = nullptr;
-  std::string refused;
-  for (const Kernel& kernel : kKernels) {
-    std::string why;
-    if (shape.head_dim_qk != kernel.dim_qk || shape.head_dim_v != kernel.dim_v) {
-      why = fmt::format("head dims {}/{}", kernel.dim_qk, kernel.dim_v);
-    } else if (shape.dtype != DType::kBF16) {
-      why = fmt::format("dtype BF16 only, not {}", NameOf(shape.dtype));
-    } else if (gpu.compute_major != 9) {
-      why = fmt::format("needs compute capability 9.0, this GPU has {}.{}", gpu.compute_major,
-                        gpu.compute_minor);
-    } else if (gpu.shared_bytes_per_block < kernel.shared_bytes) {
-      why = fmt::format("needs {} bytes of shared memory a block, this GPU gives {}",
-                        kernel.shared_bytes, gpu.shared_bytes_per_block);
-    } else if (kernel.dim_qk > kernel.dim_v && shape.num_kv_heads != 1) {
-      why = fmt::format("latent cache has 1 kv head, not {}", shape.num_kv_heads);
-    } else {
-      chosen = &kernel;
-      break;
-    }
-    refused += fmt::format("{}{} ({})", refused.empty() ? "" : "; ", kernel.name, why);
-  }
-  if (chosen == nullptr) {
-    return Err(Code::kUnsupported, "decode attention, head dims {}/{}, {}: no kernel. Refused: {}",
-               shape.head_dim_qk, shape.head_dim_v, NameOf(shape.dtype), refused);
-  }
+  FATHOM_TRY(CheckShape(shape, gpu));
+  FATHOM_ASSIGN_OR_RETURN(const std::span<const AttentionKernel> family, ChooseFamily(shape, gpu));
+  const DecodeTuning& tuning = options.tuning;
+  const int rows = shape.max_query_tokens * (shape.num_heads / shape.num_kv_heads);
 
   DecodeAttentionPlan plan;
   plan.shape = shape;
-  const int group = shape.num_heads / shape.num_kv_heads;
-  const int rows = shape.max_query_tokens * group;
-  plan.rows = chosen->min_rows;
-  while (plan.rows < rows && plan.rows < chosen->max_rows) plan.rows *= 2;
+  FATHOM_ASSIGN_OR_RETURN(plan.kernel, ChooseKernel(family, rows, tuning.rows));
+  plan.rows = plan.kernel.rows;
   plan.row_tiles = (rows + plan.rows - 1) / plan.rows;
   const int groups = shape.num_kv_heads * plan.row_tiles;
-  const int blocks_per_sm = plan.rows >= chosen->wide_rows ? 1 : 2;
-  plan.num_parts = std::max(1, gpu.num_sms * blocks_per_sm / groups);
+  const int per_sm = tuning.parts_per_sm != 0 ? tuning.parts_per_sm : plan.kernel.blocks_per_sm;
+  plan.num_parts = std::max(1, gpu.num_sms * per_sm / groups);
 
   const int max_tiles = cuda::DecodeTiles(shape.max_kv_tokens);
   switch (options.reduction) {
@@ -143,8 +165,9 @@ Result<DecodeAttentionPlan> PlanDecodeAttention(const DecodeAttentionShape& shap
     case Reduction::kBatchInvariant:
       // As many segments as one sequence needs to fill the GPU alone; latent partials are large, so
       // their segments may not be short.
-      plan.split = {.min_segment_tiles = kSpanTokens / cuda::kDecodeTileTokens,
-                    .max_segments = 32 * std::max(1, 8 / groups)};
+      plan.split = {.min_segment_tiles = tuning.min_segment_tokens / cuda::kDecodeTileTokens,
+                    .max_segments = tuning.max_segments != 0 ? tuning.max_segments
+                                                             : 32 * std::max(1, 8 / groups)};
       break;
     case Reduction::kSpans:
       plan.split = {.min_segment_tiles = kSpanTokens / cuda::kDecodeTileTokens,
@@ -158,10 +181,9 @@ Result<DecodeAttentionPlan> PlanDecodeAttention(const DecodeAttentionShape& shap
                 std::min(plan.split.max_segments, max_tiles / plan.split.min_segment_tiles + 1);
 
   // A warp sums few partial results of a row faster than a block can start.
-  constexpr int kWarpPartials = 16;
   const int partials = plan.split.max_segments == 0 ? plan.num_parts / shape.num_sequences + 1
                                                     : plan.num_slots / shape.num_sequences;
-  plan.merge_by_block = partials > kWarpPartials;
+  plan.merge_by_block = partials > tuning.warp_merge_partials;
 
   plan.workspace_bytes = LayOut(plan).total;
   return plan;

@@ -11,15 +11,10 @@
 #include "base/dtype.h"
 #include "base/result.h"
 #include "kernels/cuda/decode_params.h"
+#include "ops/cuda/gpu.h"
+#include "ops/cuda/tuning.h"
 
 namespace fathom::ops {
-
-struct GpuLimits {
-  int compute_major = 0;
-  int compute_minor = 0;
-  int num_sms = 0;
-  int64_t shared_bytes_per_block = 0;  // the opt-in maximum
-};
 
 // Upper bounds, where a step may hold less.
 struct DecodeAttentionShape {
@@ -43,10 +38,12 @@ enum class Reduction : uint8_t {
 
 struct DecodeAttentionOptions {
   Reduction reduction = Reduction::kBalanced;
+  DecodeTuning tuning;
 };
 
 struct DecodeAttentionPlan {
   DecodeAttentionShape shape;
+  AttentionKernel kernel;
   int32_t rows = 0;       // query rows of one block
   int32_t row_tiles = 0;  // blocks that share a kv head's keys
   int32_t num_parts = 0;

@@ -1,11 +1,8 @@
 #include "ops/cuda/prefill_attention.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
-
-#include "kernels/cuda/sm90/prefill/config.h"
 
 namespace fathom::ops {
 namespace {
@@ -13,32 +10,14 @@ namespace {
 namespace cuda = kernels::cuda;
 
 constexpr int64_t kAlignment = 256;
-constexpr int64_t kL2SectionBytes = int64_t{32} << 20;  // of the H200's 60 MiB
-
-struct Kernel {
-  const char* name;
-  int dim_qk;
-  int dim_v;
-  int rows;
-  int64_t shared_bytes;
-};
-
-template <class Config>
-constexpr Kernel Describe(const char* name) {
-  return {name, Config::kDimQk, Config::kDimV, Config::kRows, Config::kSharedBytes};
-}
-
-constexpr std::array kKernels = {
-    Describe<cuda::sm90::PrefillConfig<64, 64, 3>>("d64"),
-    Describe<cuda::sm90::PrefillConfig<128, 128, 2>>("d128"),
-    Describe<cuda::sm90::PrefillConfig<192, 128, 2>>("d192_128"),
-};
+constexpr int64_t kDefaultL2Bytes = int64_t{60} << 20;  // of the H200
 
 int64_t Align(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 }  // namespace
 
 Result<PrefillAttentionPlan> PlanPrefillAttention(const PrefillAttentionShape& shape,
+                                                  const PrefillTuning& tuning,
                                                   const GpuLimits& gpu) {
   const auto& s = shape;
   if (s.num_sequences < 1 || s.num_tokens < 1 || s.max_kv_tokens < 1 || s.num_kv_heads < 1 ||
@@ -52,36 +31,40 @@ Result<PrefillAttentionPlan> PlanPrefillAttention(const PrefillAttentionShape& s
       s.page_tokens != 128) {
     return Err(Code::kInvalidArgument,
                "prefill attention: page size {}: expected 16, 32, 64, 128, or 0 for contiguous "
-               "keys and values",
-               s.page_tokens);
+               "keys and values; supported on this GPU: {}; BF16",
+               s.page_tokens, SupportedOn(gpu, PrefillKernels()));
   }
-  const Kernel* chosen = nullptr;
+  constexpr int64_t kMaxKeys = int64_t{1} << 40;
+  if (int64_t{s.num_sequences} * s.max_kv_tokens > kMaxKeys) {
+    return Err(Code::kInvalidArgument,
+               "prefill attention: {} sequences of up to {} keys: expected at most {} keys in all",
+               s.num_sequences, s.max_kv_tokens, kMaxKeys);
+  }
+  const AttentionKernel* chosen = nullptr;
   std::string refused;
-  for (const Kernel& kernel : kKernels) {
+  for (const AttentionKernel& kernel : PrefillKernels()) {
     std::string why;
     if (s.head_dim_qk != kernel.dim_qk || s.head_dim_v != kernel.dim_v) {
       why = fmt::format("head dims {}/{}", kernel.dim_qk, kernel.dim_v);
     } else if (s.dtype != DType::kBF16) {
       why = fmt::format("dtype BF16 only, not {}", NameOf(s.dtype));
-    } else if (gpu.compute_major != 9) {
-      why = fmt::format("needs compute capability 9.0, this GPU has {}.{}", gpu.compute_major,
-                        gpu.compute_minor);
-    } else if (gpu.shared_bytes_per_block < kernel.shared_bytes) {
-      why = fmt::format("needs {} bytes of shared memory a block, this GPU gives {}",
-                        kernel.shared_bytes, gpu.shared_bytes_per_block);
-    } else {
+    } else if (why = WhyNotOn(gpu, kernel); why.empty()) {
       chosen = &kernel;
       break;
     }
-    refused += fmt::format("{}{} ({})", refused.empty() ? "" : "; ", kernel.name, why);
+    refused += fmt::format("{}{} ({})", refused.empty() ? "" : "; ", kernel.family, why);
   }
   if (chosen == nullptr) {
-    return Err(Code::kUnsupported, "prefill attention, head dims {}/{}, {}: no kernel. Refused: {}",
-               s.head_dim_qk, s.head_dim_v, NameOf(s.dtype), refused);
+    return Err(Code::kUnsupported,
+               "prefill attention, head dims {}/{}, {}: no kernel. Refused: {}. Supported on this "
+               "GPU: {}",
+               s.head_dim_qk, s.head_dim_v, NameOf(s.dtype), refused,
+               SupportedOn(gpu, PrefillKernels()));
   }
 
   PrefillAttentionPlan plan;
   plan.shape = shape;
+  plan.kernel = *chosen;
   plan.rows = chosen->rows;
   const int64_t tiles = int64_t{s.num_tokens} / plan.rows + s.num_sequences;
   if (tiles * s.num_heads > std::numeric_limits<int32_t>::max()) {
@@ -93,7 +76,10 @@ Result<PrefillAttentionPlan> PlanPrefillAttention(const PrefillAttentionShape& s
   plan.max_tiles = static_cast<int32_t>(tiles);
   const int64_t head_bytes =
       int64_t{s.num_sequences} * s.max_kv_tokens * (s.head_dim_qk + s.head_dim_v) * 2;
-  const int64_t kv_heads = std::clamp<int64_t>(kL2SectionBytes / head_bytes, 1, s.num_kv_heads);
+  const int64_t l2_bytes = gpu.l2_bytes > 0 ? gpu.l2_bytes : kDefaultL2Bytes;
+  const int64_t section_bytes =
+      tuning.l2_section_bytes > 0 ? tuning.l2_section_bytes : l2_bytes * 8 / 15;
+  const int64_t kv_heads = std::clamp<int64_t>(section_bytes / head_bytes, 1, s.num_kv_heads);
   plan.section_heads = static_cast<int32_t>(kv_heads) * (s.num_heads / s.num_kv_heads);
   plan.num_blocks = static_cast<int32_t>(std::min<int64_t>(gpu.num_sms, tiles * s.num_heads));
   plan.zeroed_bytes = kAlignment;

@@ -27,6 +27,7 @@ struct PrefillAttentionShape {
 
 struct PrefillAttentionPlan {
   PrefillAttentionShape shape;
+  AttentionKernel kernel;
   int32_t rows = 0;           // query rows of a tile
   int32_t max_tiles = 0;      // of all sequences, one head
   int32_t section_heads = 0;  // query heads whose keys and values share L2
@@ -39,6 +40,7 @@ struct PrefillAttentionPlan {
 
 // The error lists what this GPU supports and why each candidate kernel was refused.
 Result<PrefillAttentionPlan> PlanPrefillAttention(const PrefillAttentionShape& shape,
+                                                  const PrefillTuning& tuning,
                                                   const GpuLimits& gpu);
 
 // Fills in what the plan decides and places the workspace (256-byte aligned device memory).

@@ -19,45 +19,45 @@ PrefillAttentionShape Shape(int sequences, int length) {
 }
 
 TEST(PlanPrefillAttention, CountsTilesAndSections) {
-  const auto plan = PlanPrefillAttention(Shape(4, 4096), kH200);
+  const auto plan = PlanPrefillAttention(Shape(4, 4096), {}, kH200);
   ASSERT_TRUE(plan) << plan.error().message;
   EXPECT_EQ(plan->rows, 128);
   EXPECT_GE(plan->max_tiles, 4 * 32);
   EXPECT_EQ(plan->num_blocks, 132);
   // 4 x 4096 keys and values of one kv head are 8 MiB: four kv heads fit 32 MiB.
   EXPECT_EQ(plan->section_heads, 16);
-  EXPECT_EQ(PlanPrefillAttention(Shape(1, 131072), kH200)->section_heads, 4);
-  EXPECT_EQ(PlanPrefillAttention(Shape(1, 128), kH200)->section_heads, 32);
+  EXPECT_EQ(PlanPrefillAttention(Shape(1, 131072), {}, kH200)->section_heads, 4);
+  EXPECT_EQ(PlanPrefillAttention(Shape(1, 128), {}, kH200)->section_heads, 32);
   // A short prompt has fewer tiles than the GPU has SMs.
-  EXPECT_LE(PlanPrefillAttention(Shape(1, 100), kH200)->num_blocks, 32);
+  EXPECT_LE(PlanPrefillAttention(Shape(1, 100), {}, kH200)->num_blocks, 32);
 }
 
 TEST(PlanPrefillAttention, RefusalsSayWhy) {
   auto shape = Shape(1, 128);
   shape.head_dim_v = 64;
-  auto plan = PlanPrefillAttention(shape, kH200);
+  auto plan = PlanPrefillAttention(shape, {}, kH200);
   ASSERT_FALSE(plan);
   EXPECT_EQ(plan.error().code, Code::kUnsupported);
   EXPECT_NE(plan.error().message.find("d192_128 (head dims 192/128)"), std::string::npos);
   auto old = kH200;
   old.compute_major = 8;
-  plan = PlanPrefillAttention(Shape(1, 128), old);
+  plan = PlanPrefillAttention(Shape(1, 128), {}, old);
   ASSERT_FALSE(plan);
   EXPECT_NE(plan.error().message.find("this GPU has 8.0"), std::string::npos);
   shape = Shape(1, 128);
   shape.page_tokens = 48;
-  EXPECT_NE(PlanPrefillAttention(shape, kH200).error().message.find("16, 32, 64, 128"),
+  EXPECT_NE(PlanPrefillAttention(shape, {}, kH200).error().message.find("16, 32, 64, 128"),
             std::string::npos);
   shape = Shape(1, 128);
   shape.num_heads = 12;
-  EXPECT_EQ(PlanPrefillAttention(shape, kH200).error().code, Code::kInvalidArgument);
+  EXPECT_EQ(PlanPrefillAttention(shape, {}, kH200).error().code, Code::kInvalidArgument);
 }
 
 TEST(CheckPrefillParams, NamesWhatIsWrong) {
   const auto at = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
   auto shape = Shape(2, 1000);
   shape.page_tokens = 64;
-  const auto plan = PlanPrefillAttention(shape, kH200);
+  const auto plan = PlanPrefillAttention(shape, {}, kH200);
   ASSERT_TRUE(plan);
   kernels::cuda::PrefillParams legal;
   legal.q = at(0x1000);

@@ -11,6 +11,7 @@
 #include "kernels/cuda/ptx/wgmma.h"
 #include "kernels/cuda/sm90/decode/merge.cuh"
 #include "kernels/cuda/sm90/decode/shared.cuh"
+#include "kernels/cuda/swizzle.h"
 
 namespace fathom::kernels::cuda::sm90 {
 
@@ -122,7 +123,7 @@ class DecodeConsumer {
       const int chunk = i * kThreadsPerRow + thread % kThreadsPerRow;
       if (row >= kRows || chunk >= kRowChunks) break;
       const uint32_t address =
-          shared_.q + chunk / 8 * (kRows * 128) + row * 128 + (((chunk % 8) ^ (row & 7)) << 4);
+          shared_.q + chunk / 8 * (kRows * 128) + SwizzledOffset(row, chunk % 8);
       asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(value[i].x),
                    "r"(value[i].y), "r"(value[i].z), "r"(value[i].w)
                    : "memory");
@@ -312,14 +313,14 @@ class DecodeConsumer {
     const uint32_t p = shared_.p + group_ * (kOwnRows * 128);
     if constexpr (kOwnRows == 8) {
       const int row = lane_ % 8;
-      ptx::StoreMatrixTransposed(p + row * 128 + ((chunk ^ row) << 4), ptx::PackBf16(s[0], s[1]),
+      ptx::StoreMatrixTransposed(p + SwizzledOffset(row, chunk), ptx::PackBf16(s[0], s[1]),
                                  ptx::PackBf16(s[2], s[3]));
     } else {
 #pragma unroll
       for (int j = 0; j < kOwnRows / 8; j += 2) {
         const int row = j * 8 + piece / 2 * 8 + lane_ % 8;
         ptx::StoreMatrixTransposed(
-            p + row * 128 + ((chunk ^ (row & 7)) << 4), ptx::PackBf16(s[j * 4], s[j * 4 + 1]),
+            p + SwizzledOffset(row, chunk), ptx::PackBf16(s[j * 4], s[j * 4 + 1]),
             ptx::PackBf16(s[j * 4 + 2], s[j * 4 + 3]), ptx::PackBf16(s[j * 4 + 4], s[j * 4 + 5]),
             ptx::PackBf16(s[j * 4 + 6], s[j * 4 + 7]));
       }

@@ -1,0 +1,45 @@
+#pragma once
+// What a GPU offers the attention kernels, and the kernels that there are.
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "cost/hardware.h"
+
+namespace fathom::ops {
+
+struct GpuLimits {
+  int compute_major = 0;
+  int compute_minor = 0;
+  int num_sms = 0;
+  int64_t shared_bytes_per_block = 0;  // the opt-in maximum
+  int64_t l2_bytes = 0;                // 0: unknown
+};
+
+GpuLimits LimitsOf(const cost::Hardware& hardware);
+
+// One instantiation.
+struct AttentionKernel {
+  const char* family = nullptr;  // "gqa_d128"
+  int dim_qk = 0;
+  int dim_v = 0;
+  int rows = 0;  // query rows of a block's tile
+  int keys = 0;  // of a tile
+  int threads = 0;
+  int blocks_per_sm = 0;
+  int64_t shared_bytes = 0;  // of a block
+
+  bool latent() const { return dim_qk > dim_v && dim_v > 128; }
+};
+
+// By family, rows increasing. All are for compute capability 9.0 (sm_90a) and bf16.
+std::span<const AttentionKernel> DecodeKernels();
+std::span<const AttentionKernel> PrefillKernels();
+
+// "head dims 64/64 (rows 8 16 32 64), ...": what of `kernels` runs on this GPU, for errors.
+std::string SupportedOn(const GpuLimits& gpu, std::span<const AttentionKernel> kernels);
+
+// Why this GPU cannot run the kernel; empty when it can.
+std::string WhyNotOn(const GpuLimits& gpu, const AttentionKernel& kernel);
+
+}  // namespace fathom::ops
