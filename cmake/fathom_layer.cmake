@@ -35,6 +35,10 @@ function(fathom_test target)
   target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR})  # tests/tolerances.h
   target_link_libraries(${target} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest GTest::gtest_main)
   target_compile_definitions(${target} PRIVATE FATHOM_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  if(FATHOM_FUZZ)  # other flags: that build is for the fuzz targets, tests only by name
+    set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL ON)
+    return()
+  endif()
   include(GoogleTest)
   gtest_discover_tests(${target} DISCOVERY_TIMEOUT 120
     PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT 600)

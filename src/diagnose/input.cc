@@ -298,7 +298,10 @@ Result<std::string> Input::ReadAll(uint64_t limit) {
                  "{}: expected at most {} bytes of a format that is read whole, found more", name_,
                  limit);
     }
-    all.resize(filled + std::max(kChunkBytes, filled / 2));
+    // One byte more than the input's size, so that its end is seen without growing.
+    const bool sized = filled == 0 && size_hint() > 0;
+    all.resize(sized ? std::min(size_hint(), limit) + 1
+                     : filled + std::max(kChunkBytes, filled / 2));
     FATHOM_ASSIGN_OR_RETURN(const size_t got, Read(std::span(all).subspan(filled)));
     all.resize(filled + got);
     if (got == 0) return all;

@@ -68,12 +68,12 @@ TEST(TraceWriter, IsWellFormedAfterEveryFlushAndNestsStages) {
   const std::string path = TempPath("fathom_trace");
   auto writer = TraceWriter::Create(path, "a \"quoted\" label", 1 << 20);
   ASSERT_TRUE(writer) << writer.error().message;
-  EXPECT_NO_THROW(nlohmann::json::parse(ReadFile(path)));
+  EXPECT_TRUE(nlohmann::json::accept(ReadFile(path)));
   (*writer)->Consume(Request(7));
   const auto trace = nlohmann::json::parse(ReadFile(path));
   (*writer)->Consume(Request(8));
   writer->reset();
-  EXPECT_NO_THROW(nlohmann::json::parse(ReadFile(path)));
+  EXPECT_TRUE(nlohmann::json::accept(ReadFile(path)));
 
   std::map<std::string, int> open;
   std::vector<std::string> order;

@@ -9,7 +9,7 @@ namespace fathom::diagnose {
 namespace {
 
 int DetectAccess(std::string_view prefix) {
-  std::string storage;
+  RecordStorage storage;
   const std::optional<Record> record = FirstRecord(prefix, &storage);
   return record && record->Has("token_id") && record->Has("hbm_addr") ? 95 : 0;
 }

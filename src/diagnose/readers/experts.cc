@@ -19,7 +19,7 @@ bool IsRecord(const Record& record) {
 }
 
 int DetectExperts(std::string_view prefix) {
-  std::string storage;
+  RecordStorage storage;
   const std::optional<Record> record = FirstRecord(prefix, &storage);
   if (record && IsRecord(*record)) return 90;
   if (!Trim(prefix.substr(0, 256)).starts_with('{')) return 0;
@@ -96,7 +96,7 @@ Status ReadRecords(Input& input, Timeline& timeline, SourceId source) {
 }
 
 Status ReadExperts(Input& input, Timeline& timeline, SourceId source) {
-  std::string storage;
+  RecordStorage storage;
   const std::optional<Record> record = FirstRecord(input.prefix(), &storage);
   FATHOM_TRY(record && IsRecord(*record) ? ReadRecords(input, timeline, source)
                                          : ReadObject(input, timeline, source));

@@ -105,6 +105,10 @@ TEST(Reader, ExpertLoads) {
   EXPECT_EQ(csv.expert_loads[1].expert, 1);
   EXPECT_EQ(csv.expert_loads[1].tokens, 200);
   EXPECT_EQ(DefectCountOf(csv, Defect::kMalformed), 1u);
+  const Timeline quoted = ReadText(R"("a ""quoted"" name",layer,expert,tokens)"
+                                   "\n,3,1,7\n");
+  ASSERT_EQ(quoted.expert_loads.size(), 1u);
+  EXPECT_EQ(quoted.expert_loads[0].tokens, 7);
   const Timeline flat = ReadText("{\"rank\": 0, \"logical_count\": [[1, 2, 3], [4, 5, 6]]}");
   ASSERT_EQ(flat.expert_loads.size(), 6u);
   EXPECT_EQ(flat.expert_loads[5].layer, 1);

@@ -101,23 +101,22 @@ Result<bool> RecordStream::Next(Record* record) {
   }
 }
 
-std::optional<Record> FirstRecord(std::string_view prefix, std::string* storage) {
+std::optional<Record> FirstRecord(std::string_view prefix, RecordStorage* storage) {
   std::string_view line;
   while (line.empty() || line == "[") {
     if (prefix.empty()) return std::nullopt;
     line = Trim(TakeUntil(prefix, "\n"));
   }
-  *storage = StripArray(line);
-  const size_t size = storage->size();
-  storage->append(Window::kPadding, '\0');
-  const std::string_view text(storage->data(), size);
+  storage->text = StripArray(line);
+  const size_t size = storage->text.size();
+  storage->text.append(Window::kPadding, '\0');
+  const std::string_view text(storage->text.data(), size);
   Record record;
   if (text.starts_with('{')) {
     if (!ParseObject(text, &record)) return std::nullopt;
     return record;
   }
-  CsvSplitter splitter;
-  for (const std::string_view field : splitter.Split(text)) {
+  for (const std::string_view field : storage->splitter.Split(text)) {
     record.fields.emplace_back(Trim(field), std::string_view());
   }
   return record;

@@ -42,7 +42,13 @@ class RecordStream {
   std::vector<std::string> header_;  // CSV; empty before the first line and for JSON
 };
 
-// The first record of an input's prefix, for detection; its views point into `storage`.
-std::optional<Record> FirstRecord(std::string_view prefix, std::string* storage);
+// What the views of a FirstRecord point into.
+struct RecordStorage {
+  std::string text;
+  CsvSplitter splitter;
+};
+
+// The first record of an input's prefix, for detection.
+std::optional<Record> FirstRecord(std::string_view prefix, RecordStorage* storage);
 
 }  // namespace fathom::diagnose

@@ -9,7 +9,7 @@ namespace fathom::diagnose {
 namespace {
 
 int DetectSchedule(std::string_view prefix) {
-  std::string storage;
+  RecordStorage storage;
   const std::optional<Record> record = FirstRecord(prefix, &storage);
   return record && record->Has("seq_id") && record->Has("phase") && record->Has("start_us") ? 95
                                                                                             : 0;

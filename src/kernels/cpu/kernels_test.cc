@@ -228,8 +228,10 @@ TEST_P(Kernels, GemmMatchesF64AndItsRowsDoNotDependOnTheBatch) {
 }
 
 TEST_P(Kernels, PackColumnsAndRowsPlaceEveryElement) {
-  for (const auto& [num_rows, n] :
+  for (const auto& shape :
        {std::pair{32, 32}, {1, 1}, {17, 33}, {31, 130}, {5, 16}, {130, 31}, {77, 32}, {9, 100}}) {
+    const int num_rows = shape.first;
+    const int n = shape.second;
     const auto f = RandomFloats(static_cast<size_t>(num_rows) * n, 4);
     const auto h = ToBf16(f);
     for (const bool source16 : {false, true}) {
