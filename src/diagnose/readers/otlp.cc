@@ -48,6 +48,20 @@ std::string_view Text(const Json& value) {
                            : std::string_view();
 }
 
+bool NestsDeeperThan(int levels, const Json& value) {
+  if (!value.is_structured()) return false;
+  return levels == 0 || std::any_of(value.begin(), value.end(), [levels](const Json& child) {
+           return NestsDeeperThan(levels - 1, child);
+         });
+}
+
+// A value as JSON. Writing recurses, so what nests deeper than any exporter's value is left out.
+std::string Written(const Json& value) {
+  constexpr int kMaxLevels = 32;
+  if (NestsDeeperThan(kMaxLevels, value)) return "[nested too deeply]";
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 // Names of what a request span says, with the conventions' and vLLM's own.
 struct RequestKey {
   std::string_view key;
@@ -148,12 +162,11 @@ class OtlpReader {
           attribute.number = WholeNumber(Text(entry)).value_or(kNaN);
         }
       } else {
-        attribute.text = timeline_.strings.Intern(entry.dump());
+        attribute.text = timeline_.strings.Intern(Written(entry));
       }
     }
     if (const Json& list = Member(value, "arrayValue"); !list.is_null()) {
-      attribute.text =
-          timeline_.strings.Intern(list.dump(-1, ' ', false, Json::error_handler_t::replace));
+      attribute.text = timeline_.strings.Intern(Written(list));
     }
     return attribute;
   }
@@ -239,7 +252,7 @@ class OtlpReader {
       size_t i = 0;
       for (const Json& count : List(point, "bucketCounts")) {
         total += AsNumber(count);
-        const std::string le = i < bounds.size() ? bounds[i].dump() : "+Inf";
+        const std::string le = i < bounds.size() ? Written(bounds[i]) : "+Inf";
         AddPoint(base + "_bucket", "", SeriesKind::kHistogramBucket, point, total,
                  "le=\"" + le + "\"");
         ++i;

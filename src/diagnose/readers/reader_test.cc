@@ -119,5 +119,35 @@ TEST(Reader, ExpertLoads) {
   EXPECT_EQ(dumps.expert_loads[3].layer, 0);
 }
 
+// Nothing recurses as deep as its input nests.
+TEST(Reader, DeepNestingIsReadOrRefused) {
+  constexpr size_t kLevels = 300000;
+  const std::string deep = std::string(kLevels, '[') + std::string(kLevels, ']');
+  const std::string event = R"({"ph":"X","name":"k","ts":1,"dur":2,"pid":1,"tid":1)";
+  const std::string span =
+      R"({"resourceSpans":[{"scopeSpans":[{"spans":[{"name":"a","startTimeUnixNano":"1","endTimeUnixNano":"2","attributes":[{"key":"k","value":)";
+  const std::string buckets =
+      R"({"resourceMetrics":[{"scopeMetrics":[{"metrics":[{"name":"m","histogram":{"dataPoints":[{"timeUnixNano":"1","bucketCounts":["1"],"explicitBounds":[)";
+  const std::string interval = R"({"seq_id":1,"phase":"decode","start_us":1,"end_us":2})";
+  const std::string access = R"({"token_id":1,"emit_ts":1,"hbm_addr":2,"latency":2})";
+  for (const std::string& text : {
+           R"({"traceEvents":[)" + event + R"(}],"deviceProperties":)" + deep + "}",
+           R"({"traceEvents":[)" + event + R"(},)" + event + R"(,"args":{"a":)" + deep + "}}]}",
+           R"({"traceEvents":[)" + event + R"(}],"distributedInfo":{"pg_config":)" + deep + "}}",
+           span + R"({"arrayValue":)" + deep + "}}]}]}]}]}",
+           span + R"({"intValue":)" + deep + "}}]}]}]}]}",
+           buckets + deep + "]}]}}]}]}]}",
+           R"({"logical_count":)" + deep + "}",
+           interval + "\n" + interval.substr(0, interval.size() - 1) + R"(,"x":)" + deep + "}\n",
+           access + "\n" + access.substr(0, access.size() - 1) + R"(,"x":)" + deep + "}\n",
+       }) {
+    const Timeline t = ReadText(text);
+    EXPECT_NE(t.sources[0].format, "none") << text.substr(0, 60);
+  }
+  const Timeline attribute = ReadText(span + R"({"arrayValue":)" + deep + "}}]}]}]}]}");
+  ASSERT_EQ(attribute.attributes.size(), 1u);
+  EXPECT_EQ(attribute.Name(attribute.attributes[0].text), "[nested too deeply]");
+}
+
 }  // namespace
 }  // namespace fathom::diagnose
