@@ -26,16 +26,22 @@ Status WriteAll(int fd, const std::string& path, std::string_view text) {
 }  // namespace
 
 Status WriteFile(const std::string& path, std::string_view text) {
+  return WriteFileInPieces(path, [&](const WritePiece& write) { return write(text); });
+}
+
+Status WriteFileInPieces(const std::string& path,
+                         const std::function<Status(const WritePiece& write)>& produce) {
   if (path == "-") {
     std::fflush(stdout);
-    return WriteAll(STDOUT_FILENO, "standard output", text);
+    return produce(
+        [](std::string_view piece) { return WriteAll(STDOUT_FILENO, "standard output", piece); });
   }
   const std::string temporary = fmt::format("{}.{}.tmp", path, getpid());
   const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd < 0) {
     return Err(Code::kInvalidArgument, "{}: cannot create: {}", path, std::strerror(errno));
   }
-  Status status = WriteAll(fd, path, text);
+  Status status = produce([&](std::string_view piece) { return WriteAll(fd, path, piece); });
   if (close(fd) != 0 && status) {
     status = Err(Code::kResourceExhausted, "{}: cannot write: {}", path, std::strerror(errno));
   }

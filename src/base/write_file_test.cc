@@ -26,6 +26,27 @@ TEST(WriteFile, ReplacesWholeFilesAndReportsErrors) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(WriteFile, PiecesAppearTogetherOrNotAtAll) {
+  const std::string path = testing::TempDir() + "/write_pieces_" + std::to_string(getpid());
+  ASSERT_TRUE(WriteFileInPieces(path, [](const WritePiece& write) -> Status {
+    FATHOM_TRY(write("one "));
+    return write("two");
+  }));
+  const auto read = [&] {
+    std::ostringstream text;
+    text << std::ifstream(path).rdbuf();
+    return text.str();
+  };
+  EXPECT_EQ(read(), "one two");
+  const Status failed = WriteFileInPieces(path, [](const WritePiece& write) -> Status {
+    FATHOM_TRY(write("half"));
+    return Err(Code::kDataLoss, "no more");
+  });
+  EXPECT_EQ(failed.error().code, Code::kDataLoss);
+  EXPECT_EQ(read(), "one two");  // what was there before
+  std::filesystem::remove(path);
+}
+
 // Writing there always fails as a full disk does.
 TEST(WriteFile, AFullDiskIsAnError) {
   if (access("/dev/full", W_OK) != 0) GTEST_SKIP();

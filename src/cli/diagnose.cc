@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdio>
 
 #include "base/mapped_file.h"
 #include "base/write_file.h"
@@ -47,8 +48,13 @@ Result<diagnose::Thresholds> LoadThresholds(const std::string& path) {
 // Reading a large trace takes seconds: a line that is written over shows how far it is.
 Result<diagnose::Timeline> Read(const std::vector<std::string>& files) {
   if (!IsTerminal(STDERR_FILENO)) return diagnose::ReadArtifacts(files);
-  auto timeline = diagnose::ReadArtifacts(files, [](std::string_view path, double share) {
-    fmt::print(stderr, "\r\033[Kreading {} {:.0f} %", path, share * 100);
+  std::string shown;
+  auto timeline = diagnose::ReadArtifacts(files, [&](std::string_view path, double share) {
+    std::string line = fmt::format("reading {} {:.0f} %", path, share * 100);
+    if (line == shown) return;
+    fmt::print(stderr, "\r\033[K{}", line);
+    std::fflush(stderr);
+    shown = std::move(line);
   });
   fmt::print(stderr, "\r\033[K");
   return timeline;
@@ -83,7 +89,9 @@ Result<int> Diagnose(const DiagnoseOptions& options) {
     FATHOM_TRY(WriteFile(options.html, diagnose::HtmlReport(diagnosis, language)));
   }
   if (!options.perfetto.empty()) {
-    FATHOM_TRY(WriteFile(options.perfetto, diagnose::PerfettoTrace(diagnosis, language)));
+    FATHOM_TRY(WriteFileInPieces(options.perfetto, [&](const WritePiece& write) {
+      return diagnose::WritePerfettoTrace(diagnosis, language, write);
+    }));
   }
   // A machine form on standard output leaves no room for the human one.
   const auto forms = {options.json, options.markdown, options.html, options.perfetto};

@@ -111,7 +111,15 @@ TEST(Compare, RealPairLosesItsConcatenations) {
 
 TEST(Perfetto, EveryEventIsWellFormedAndFindingsHaveTracks) {
   const Diagnosis d = Of({.faults = {.kv_copy_share = 0.25, .sync_us = 400}});
-  const auto trace = nlohmann::json::parse(PerfettoTrace(d, Language::kEnglish));
+  std::string text;
+  ASSERT_TRUE(WritePerfettoTrace(d, Language::kEnglish, [&](std::string_view piece) -> Status {
+    text += piece;
+    return {};
+  }));
+  EXPECT_FALSE(WritePerfettoTrace(d, Language::kEnglish, [](std::string_view) -> Status {
+    return Err(Code::kResourceExhausted, "disk full");
+  }));
+  const auto trace = nlohmann::json::parse(text);
   size_t findings = 0;
   size_t kernels = 0;
   std::set<int> named;

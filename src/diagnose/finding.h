@@ -3,6 +3,7 @@
 // Texts are keys of the catalogue (report/catalogue.h) with named arguments, so that every report
 // can be written in every language.
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -28,6 +29,8 @@ struct Evidence {
   uint32_t slice = kNone;
   double value = 0;
   std::string_view unit;  // "ms", "bytes", "share", "count", ...; empty: value is not used
+  // Of a kernel that was profiled alone, outside any step: what one launch would gain at most.
+  double saving_ms_per_launch = std::numeric_limits<double>::quiet_NaN();
 };
 
 // The limit that decided, with where it comes from and where it is known to be wrong.

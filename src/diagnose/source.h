@@ -86,6 +86,9 @@ struct DeviceInfo {
   int64_t shared_bytes_per_block_optin = 0;
   int64_t memory_bytes = 0;
   double memory_bytes_per_s = 0;  // peak
+
+  // ROCm fills in the same fields: its wavefronts have 64 lanes.
+  bool is_cuda() const { return warp_size != 64; }
 };
 
 struct ProcessGroup {

@@ -450,10 +450,17 @@ struct Fact {
 
 // ---------------------------------------------------------------------------------------------
 
+// A file of a folder that is no artifact.
+struct SkippedFile {
+  std::string path;
+  std::string why;  // what it is and how to export it, where that is known; else ""
+};
+
 class Timeline {
  public:
   StringTable strings;
   std::vector<Source> sources;
+  std::vector<SkippedFile> skipped;
 
   std::vector<Track> tracks;
   Slices slices;

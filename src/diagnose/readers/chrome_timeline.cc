@@ -310,6 +310,7 @@ void ChromeTimelineWriter::AddSlice(const ChromeEvent& event, Category category,
 }
 
 void ChromeTimelineWriter::Add(const ChromeEvent& event, uint64_t offset) {
+  offset_ = offset;
   if (event.defects.any()) {
     for (size_t i = 0; i < kNumDefects; ++i) {
       if (event.defects[i]) stats().Count(static_cast<Defect>(i), offset_);
@@ -463,6 +464,21 @@ void ChromeTimelineWriter::NameTracks() {
   }
 }
 
+// ROCm numbers the devices of its kernels with the CPUs counted in and the described ones without:
+// where one is described and one has work, they are the same.
+void ChromeTimelineWriter::NumberOnlyDevice() {
+  Source& source = timeline_.sources[source_];
+  if (source.devices.size() != 1 || source.devices[0].is_cuda()) return;
+  int32_t used = -1;
+  for (const auto& [key, row] : tracks_) {
+    const Track& track = timeline_.tracks[row];
+    if (track.kind != TrackKind::kGpuStream || track.device < 0) continue;
+    if (used >= 0 && used != track.device) return;
+    used = track.device;
+  }
+  if (used >= 0) source.devices[0].id = used;
+}
+
 void ChromeTimelineWriter::Finish(const KinetoHeader& header) {
   Source& source = timeline_.sources[source_];
   for (const auto& [track, open] : open_) {
@@ -472,6 +488,7 @@ void ChromeTimelineWriter::Finish(const KinetoHeader& header) {
   }
   async_.Finish();
   NameTracks();
+  NumberOnlyDevice();
   if (header.is_fathom) source.format = "fathom-trace";
   if (timeline_.python.size() > first_python_) source.with_stack = true;
 

@@ -55,6 +55,7 @@ class ChromeTimelineWriter {
   TrackId MakeTrack(const ChromeEvent& event, Category category);
   uint32_t SeriesOf(std::string_view name, std::string_view labels, int32_t device);
   void NameTracks();
+  void NumberOnlyDevice();
 
   Timeline& timeline_;
   const SourceId source_;

@@ -216,7 +216,9 @@ int DetectKineto(std::string_view prefix) {
   if (prefix[0] == '[') return holds("\"ph\"") && holds("\"ts\"") ? 80 : 0;
   if (prefix[0] != '{') return 0;
   if (holds("\"traceEvents\"")) return 100;
-  return holds("\"schemaVersion\"") && holds("\"deviceProperties\"") ? 90 : 0;
+  // In front of the events a job of thousands of ranks lists the members of its process groups.
+  const bool header = holds("\"schemaVersion\"") && holds("\"deviceProperties\"");
+  return header || (holds("\"distributedInfo\"") && holds("\"pg_config\"")) ? 90 : 0;
 }
 
 Status ReadKineto(Input& input, Timeline& timeline, SourceId source) {

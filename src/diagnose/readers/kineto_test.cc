@@ -359,5 +359,35 @@ TEST(Kineto, EventLargerThanTheWindow) {
   EXPECT_EQ(t.SliceName(1).size(), name.size());
 }
 
+// Where a defect first happened is told in bytes of the uncompressed input.
+TEST(Kineto, DefectsSayWhere) {
+  const std::string good(kGoodEvent);
+  const std::string text =
+      Trace(good + ",\n" + R"({"ph": "X", "name": "late", "ts": NaN, "dur": 1})");
+  const Timeline t = ReadText(text);
+  const DefectCount& bad = t.sources[0].stats[Defect::kBadTime];
+  EXPECT_EQ(bad.count, 1u);
+  EXPECT_EQ(text.substr(bad.first_offset, 24), R"({"ph": "X", "name": "lat)");
+}
+
+// A job of thousands of ranks: the events begin beyond what detection looks at.
+TEST(Kineto, LongListsOfRanksInFront) {
+  std::string ranks;
+  while (ranks.size() < Input::kPrefixBytes) ranks += "1234, ";
+  const Timeline t = ReadText(R"({"distributedInfo": {"rank": 3, "pg_config": [{"ranks": [)" +
+                              ranks + "0]}]}, \"traceEvents\": [" + std::string(kGoodEvent) + "]}");
+  EXPECT_EQ(t.sources[0].format, "kineto");
+  EXPECT_EQ(t.sources[0].rank, 3);
+  EXPECT_NE(FindSlice(t, "good"), kNone);
+}
+
+TEST(Kineto, TheOnlyRocmDeviceIsTheOneWithWork) {
+  const Timeline t = ReadFile("kineto/sglang_qwen3-8b_decode_rocm.json.gz");
+  ASSERT_EQ(t.sources[0].devices.size(), 1u);
+  EXPECT_EQ(t.sources[0].devices[0].name, "AMD Instinct MI300X");
+  EXPECT_EQ(t.sources[0].devices[0].id, 9);
+  EXPECT_FALSE(t.sources[0].devices[0].is_cuda());
+}
+
 }  // namespace
 }  // namespace fathom::diagnose

@@ -61,8 +61,11 @@ constexpr Recording kRecordings[] = {
     {"Nsight Systems report (.nsys-rep)",
      "nsys export --type sqlite --output report.sqlite report.nsys-rep",
      [](std::string_view prefix) {
+       // Texts may speak of Nsight Systems, too: the report is binary.
+       const std::string_view head = prefix.substr(0, 4096);
        return prefix.starts_with("QDSSARGO") ||
-              prefix.substr(0, 4096).find("Nsight Systems") != std::string_view::npos;
+              (head.find('\0') != std::string_view::npos &&
+               head.find("Nsight Systems") != std::string_view::npos);
      }},
     {"Nsight Compute report (.ncu-rep)",
      "ncu --import report.ncu-rep --page raw --csv > report.csv",
@@ -122,11 +125,26 @@ Result<SourceId> ReadArtifact(Input& input, Timeline& timeline) {
 Result<Timeline> ReadArtifacts(std::span<const std::string> paths,
                                const std::function<void(std::string_view, double)>& progress) {
   Timeline timeline;
-  FATHOM_ASSIGN_OR_RETURN(const std::vector<std::string> files, ExpandPaths(paths));
-  for (const std::string& file : files) {
-    FATHOM_ASSIGN_OR_RETURN(Input input, Input::Open(file));
-    if (progress) input.set_progress([&](double share) { progress(file, share); });
-    FATHOM_TRY(ReadArtifact(input, timeline));
+  for (const std::string& path : paths) {
+    FATHOM_ASSIGN_OR_RETURN(const std::vector<std::string> files, ExpandPaths({&path, 1}));
+    const size_t read_before = timeline.sources.size();
+    for (const std::string& file : files) {
+      FATHOM_ASSIGN_OR_RETURN(Input input, Input::Open(file));
+      // A folder may hold anything; a file that was named must be an artifact.
+      if (const auto reader = FindReader(input); !reader && file != path) {
+        const bool known = reader.error().code == Code::kUnsupported;
+        timeline.skipped.push_back({file, known ? reader.error().message : ""});
+        continue;
+      }
+      if (progress) input.set_progress([&](double share) { progress(file, share); });
+      FATHOM_TRY(ReadArtifact(input, timeline));
+    }
+    if (timeline.sources.size() == read_before) {
+      return Err(Code::kNotFound,
+                 "{}: expected a directory with artifacts, found {} files and none of them one, "
+                 "the first being {}",
+                 path, files.size(), files.front());
+    }
   }
   AlignClocks(timeline);
   return timeline;

@@ -2,6 +2,7 @@
 #include "diagnose/readers/reader.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -63,6 +64,30 @@ TEST(Reader, DirectoryIsReadInOrder) {
   EXPECT_EQ(timeline->sources.size(), 11u);
   EXPECT_EQ(timeline->sources[0].format, "nccl-log");
   EXPECT_EQ(timeline->sources[10].format, "otlp");
+}
+
+// A folder may hold anything: what is no artifact is left out and named.
+TEST(Reader, ForeignFilesOfAFolderAreLeftOut) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::temp_directory_path() / ("fathom_reader_" + std::to_string(getpid()));
+  fs::create_directories(folder);
+  std::ofstream(folder / "README.md") << "Recorded with Nsight Systems.\n";
+  std::ofstream(folder / "perf.data") << "PERFILE2....";
+  const std::vector<std::string> paths = {folder.string()};
+  const Result<Timeline> none = ReadArtifacts(paths);
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().code, Code::kNotFound);
+  fs::copy(DataPath("otlp/otlp_trace_example.json"), folder / "spans.json");
+  const Result<Timeline> timeline = ReadArtifacts(paths);
+  ASSERT_TRUE(timeline) << timeline.error().message;
+  EXPECT_EQ(timeline->sources.size(), 1u);
+  ASSERT_EQ(timeline->skipped.size(), 2u);
+  EXPECT_EQ(timeline->skipped[0].why, "");  // the README only speaks of a report
+  EXPECT_NE(timeline->skipped[1].why.find("perf script"), std::string::npos);
+  // The same file named by hand is an error.
+  const std::vector<std::string> named = {(folder / "README.md").string()};
+  EXPECT_FALSE(ReadArtifacts(named));
+  fs::remove_all(folder);
 }
 
 TEST(Reader, ScheduleLog) {

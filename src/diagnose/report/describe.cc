@@ -91,7 +91,8 @@ std::vector<std::string> DeviceLines(const Diagnosis& d, Language language) {
           Text{"report.device",
                {{"id", std::to_string(device.id)},
                 {"name", device.name.empty() ? Say(language, "report.unnamed_gpu") : device.name},
-                {"arch", fmt::format("{}{}", device.compute_major, device.compute_minor)},
+                {"arch", fmt::format("{}{}{}", device.is_cuda() ? "sm" : "gfx",
+                                     device.compute_major, device.compute_minor)},
                 {"sms", std::to_string(device.num_sms)},
                 {"memory", HumanBytes(memory)}}}));
     }
@@ -146,6 +147,35 @@ std::vector<std::pair<std::string, int64_t>> TypicalStep(const Diagnosis& d, Pha
   std::stable_sort(parts.begin(), parts.end(),
                    [](const auto& a, const auto& b) { return a.second > b.second; });
   return parts;
+}
+
+std::vector<std::string> SkippedLines(const Timeline& timeline, Language language) {
+  std::vector<std::string> lines;
+  size_t others = 0;
+  std::string example;
+  for (const SkippedFile& file : timeline.skipped) {
+    if (!file.why.empty()) {
+      std::string why = file.why;
+      std::replace(why.begin(), why.end(), '\n', ' ');
+      lines.push_back(Say(language, Text{"trust.skipped.recording", {{"why", why}}}));
+    } else if (others++ == 0) {
+      example = file.path;
+    }
+  }
+  if (others > 0) {
+    lines.push_back(Say(
+        language, Text{"trust.skipped", {{"n", std::to_string(others)}, {"example", example}}}));
+  }
+  return lines;
+}
+
+std::string EvidenceLine(const Evidence& evidence, Language language) {
+  std::string line = Say(language, evidence.text);
+  if (evidence.saving_ms_per_launch > 0) {
+    line += "; " + Say(language, Text{"report.saves_launch",
+                                      {{"ms", Duration(evidence.saving_ms_per_launch * 1e6)}}});
+  }
+  return line;
 }
 
 std::vector<std::pair<std::string, std::vector<std::string_view>>> AbstentionsByReason(

@@ -19,6 +19,9 @@ std::string SourceSummary(const Source& source, Language language);
 // Its defects and its clock, one a line; the clock only where there is another to compare with.
 std::vector<std::string> SourceNotes(const Diagnosis& d, const Source& source, Language language);
 
+// Files of folders that were left out: those with an export command one a line, the others counted.
+std::vector<std::string> SkippedLines(const Timeline& timeline, Language language);
+
 // The GPUs that did something, and how many others an input lists.
 std::vector<std::string> DeviceLines(const Diagnosis& d, Language language);
 
@@ -28,6 +31,9 @@ std::string GpuShares(const PhaseSummary& summary, Language language);
 // Largest parts of a phase's median step: class or cause, and nanoseconds.
 std::vector<std::pair<std::string, int64_t>> TypicalStep(const Diagnosis& d, Phase phase,
                                                          Language language);
+
+// What was seen, and what it costs a launch where that is known.
+std::string EvidenceLine(const Evidence& evidence, Language language);
 
 // Rules that abstained for the same reason, together: reason, then their ids.
 std::vector<std::pair<std::string, std::vector<std::string_view>>> AbstentionsByReason(

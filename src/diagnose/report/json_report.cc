@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "diagnose/report/describe.h"
+#include "diagnose/understand/tail.h"
+
 namespace fathom::diagnose {
 namespace {
 
@@ -44,10 +47,13 @@ Json FindingOf(const Diagnosis& d, const Finding& f, Language language) {
                   {"title", Say(language, f.title)}};
   Json evidence = Json::array();
   for (const Evidence& e : f.evidence) {
-    Json item = {{"text", Say(language, e.text)}};
+    Json item = {{"text", EvidenceLine(e, language)}};
     if (!e.unit.empty()) {
       item["value"] = OrNull(e.value);
       item["unit"] = e.unit;
+    }
+    if (std::isfinite(e.saving_ms_per_launch)) {
+      item["saving_ms_per_launch"] = e.saving_ms_per_launch;
     }
     if (e.slice != kNone) item["example"] = ExampleOf(d, e.slice);
     evidence.push_back(std::move(item));
@@ -103,6 +109,22 @@ Json StepOf(const Diagnosis& d, uint32_t number) {
           {"idle_by_cause_ms", std::move(idle)}};
 }
 
+Json TailOf(const Tail& tail) {
+  Json parts = Json::array();
+  for (const TailPart& part : tail.parts) {
+    const std::string what = part.busy ? std::string(KernelClassName(*part.busy))
+                                       : "idle:" + std::string(GapCauseName(*part.idle));
+    parts.push_back({{"what", what}, {"ms", static_cast<double>(part.excess_ns) / 1e6}});
+  }
+  return {{"phase", PhaseName(tail.phase)},
+          {"typical_step", tail.typical},
+          {"slow_step", tail.slow},
+          {"of", tail.of},
+          {"excess_ms", static_cast<double>(tail.excess_ns) / 1e6},
+          {"unexplained_ms", static_cast<double>(tail.unexplained_ns) / 1e6},
+          {"parts", std::move(parts)}};
+}
+
 }  // namespace
 
 Json JsonReport(const Diagnosis& d, Language language) {
@@ -122,6 +144,9 @@ Json JsonReport(const Diagnosis& d, Language language) {
                                                      {{"n", std::to_string(source.stats.dropped())},
                                                       {"path", source.path}}})}});
     }
+  }
+  for (const std::string& line : SkippedLines(*d.timeline, language)) {
+    trust.push_back({{"id", "skipped"}, {"detail", line}});
   }
   report["inputs"] = std::move(inputs);
   report["clock_error_us"] = clock_error_us;
@@ -149,6 +174,9 @@ Json JsonReport(const Diagnosis& d, Language language) {
         {"unexplained_pct", OrNull(s.unexplained_share * 100)}};
   }
   report["phases"] = std::move(phases);
+  Json tails = Json::array();
+  for (const Tail& tail : FindTails(d.steps, d.accounts)) tails.push_back(TailOf(tail));
+  report["tails"] = std::move(tails);
   Json findings = Json::array();
   Json recommendations = Json::array();
   for (const Finding& f : d.findings.findings) {

@@ -61,7 +61,7 @@ std::string MarkdownReport(const Diagnosis& d, Language language) {
              Say(language, Text{"report.saves", {{"ms", Duration(f.saving_ms_per_step * 1e6)}}});
     }
     out += "\n\n";
-    for (const Evidence& e : f.evidence) out += "- " + Cell(Say(language, e.text)) + "\n";
+    for (const Evidence& e : f.evidence) out += "- " + Cell(EvidenceLine(e, language)) + "\n";
     out +=
         fmt::format("\n**{}**{}\n", Say(language, "report.change"), Cell(Say(language, f.change)));
   }

@@ -15,6 +15,7 @@ namespace {
 constexpr int kFindingsPid = 1;
 constexpr int kStepsPid = 2;
 constexpr int kFirstInput = 10;
+constexpr size_t kPieceBytes = 1 << 20;
 constexpr int64_t kLeastGapNs = 1000;  // shorter ones are the front end's own pace
 
 std::string Quoted(std::string_view text) {
@@ -23,9 +24,11 @@ std::string Quoted(std::string_view text) {
 
 class Writer {
  public:
-  Writer(const Diagnosis& d, Language language) : d_(d), t_(*d.timeline), language_(language) {}
+  Writer(const Diagnosis& d, Language language,
+         const std::function<Status(std::string_view)>& write)
+      : d_(d), t_(*d.timeline), language_(language), write_(write) {}
 
-  std::string Run() {
+  Status Run() {
     out_ = R"({"displayTimeUnit":"ns","traceEvents":[)";
     Begin();
     Findings();
@@ -33,7 +36,8 @@ class Writer {
     Inputs();
     Counters();
     out_ += "]}\n";
-    return std::move(out_);
+    Flush();
+    return status_;
   }
 
  private:
@@ -47,7 +51,13 @@ class Writer {
     if (base_ == INT64_MAX) base_ = 0;
   }
 
+  void Flush() {
+    if (status_) status_ = write_(out_);
+    out_.clear();
+  }
+
   void Separator() {
+    if (out_.size() >= kPieceBytes) Flush();
     if (!first_) out_ += ",\n";
     first_ = false;
   }
@@ -158,15 +168,18 @@ class Writer {
   const Diagnosis& d_;
   const Timeline& t_;
   Language language_;
-  std::string out_;
+  const std::function<Status(std::string_view)>& write_;
+  Status status_;
+  std::string out_;  // what is not written yet
   int64_t base_ = 0;
   bool first_ = true;
 };
 
 }  // namespace
 
-std::string PerfettoTrace(const Diagnosis& diagnosis, Language language) {
-  return Writer(diagnosis, language).Run();
+Status WritePerfettoTrace(const Diagnosis& diagnosis, Language language,
+                          const std::function<Status(std::string_view)>& write) {
+  return Writer(diagnosis, language, write).Run();
 }
 
 }  // namespace fathom::diagnose

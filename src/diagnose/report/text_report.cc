@@ -8,6 +8,7 @@
 
 #include "base/strings.h"
 #include "diagnose/report/describe.h"
+#include "diagnose/understand/tail.h"
 
 namespace fathom::diagnose {
 namespace {
@@ -46,6 +47,7 @@ class Writer {
                        SourceSummary(source, language_)));
       for (const std::string& note : SourceNotes(d_, source, language_)) Line("    " + note);
     }
+    for (const std::string& line : SkippedLines(*d_.timeline, language_)) Line("  " + line);
     if (d_.steps.num_captures > 0) {
       Line("  " +
            Say(language_, Text{"report.captures", {{"n", std::to_string(d_.steps.num_captures)}}}));
@@ -80,6 +82,36 @@ class Writer {
       Line(fmt::format("  {:8} {:>6} {:>9} {:>9}   {}", PhaseWord(language_, s.phase), s.counted,
                        Number(s.p50_ms), Number(s.p99_ms), Typical(s)));
     }
+    for (const Tail& tail : FindTails(d_.steps, d_.accounts)) {
+      // Below a twentieth the slow step is as good as the typical one.
+      if (tail.excess_ns * 20 >= d_.accounts[tail.typical].wall_ns) Line("  " + Slowest(tail));
+    }
+  }
+
+  // "decode: its p99 step takes 4.1 ms more than the median one (idle: sync-call +3.9 ms, ...)".
+  std::string Slowest(const Tail& tail) const {
+    std::string parts;
+    int64_t rest = tail.excess_ns - tail.unexplained_ns;
+    size_t shown = 0;
+    for (const TailPart& part : tail.parts) {
+      // What makes up less than a twentieth is summed up.
+      if (part.excess_ns * 20 < tail.excess_ns || shown == kShownParts) break;
+      const std::string what =
+          part.busy
+              ? ClassWord(language_, *part.busy)
+              : Say(language_, Text{"report.idle", {{"cause", CauseWord(language_, *part.idle)}}});
+      parts += fmt::format("{} {}, ", what, Duration(static_cast<double>(part.excess_ns)));
+      rest -= part.excess_ns;
+      ++shown;
+    }
+    return Say(language_,
+               Text{"report.tail",
+                    {{"phase", PhaseWord(language_, tail.phase)},
+                     {"ms", Duration(static_cast<double>(tail.excess_ns))},
+                     {"of", std::to_string(tail.of)},
+                     {"parts", parts},
+                     {"rest", Duration(static_cast<double>(rest))},
+                     {"unexplained", Duration(static_cast<double>(tail.unexplained_ns))}}});
   }
 
   // "gemm 410 us, copy 166 us, idle: launch-bound 3.2 ms".
@@ -111,7 +143,7 @@ class Writer {
       note += Say(language_,
                   Text{"report.confidence", {{"value", fmt::format("{:.2f}", f.confidence)}}});
       Line("         " + note);
-      for (const Evidence& e : f.evidence) Line("         - " + Say(language_, e.text));
+      for (const Evidence& e : f.evidence) Line("         - " + EvidenceLine(e, language_));
       Line("         " + Say(language_, "report.change") + Say(language_, f.change));
       Line("         " + Say(language_, "report.risk") + Say(language_, f.risk) + "; " +
            Say(language_, "report.undo") + Say(language_, f.undo));

@@ -38,7 +38,9 @@ int DeviceArchitecture(const RuleContext& context, const Step& step) {
   if (step.num_work == 0) return 0;
   const GpuKey gpu = context.index.gpus()[step.gpu];
   for (const DeviceInfo& device : context.timeline.sources[gpu.source].devices) {
-    if (device.id == gpu.device) return device.compute_major * 10 + device.compute_minor;
+    if (device.id == gpu.device && device.is_cuda()) {
+      return device.compute_major * 10 + device.compute_minor;
+    }
   }
   return 0;
 }
@@ -71,6 +73,7 @@ void SoftmaxPass(const RuleContext& context, Findings& findings) {
   int64_t products_ns = 0;
   uint32_t passes = 0;
   uint32_t layers = 0;
+  int64_t head_dim = 0;  // of the queries, as Q K^T's shapes tell
   const int64_t elements = NumElements(scores.shape);
   for (const uint32_t s : context.steps.WorkOf(step)) {
     const uint32_t op = context.index.op(s);
@@ -87,6 +90,7 @@ void SoftmaxPass(const RuleContext& context, Findings& findings) {
       touches = arguments.size() >= 2 && arguments[0].shape().size() == 3 &&
                 arguments[1].shape().size() == 3 && arguments[1].shape()[2] == scores.shape[3] &&
                 arguments[0].shape()[1] == scores.shape[2];
+      if (touches) head_dim = arguments[0].shape()[2];
     }
     if (!touches) continue;
     if (product) {
@@ -119,11 +123,13 @@ void SoftmaxPass(const RuleContext& context, Findings& findings) {
                               .slice = scores.softmax,
                               .value = static_cast<double>(passes_ns) / 1e6,
                               .unit = "ms"});
-  // A fused kernel does the two products and nothing else, at a known share of the roof.
+  // A fused kernel does the two products and nothing else, at a known share of the roof; half of
+  // the scores of a prompt are masked.
   double fused_ns = static_cast<double>(products_ns);
-  if (const auto hardware = HardwareOf(context.timeline, context.index, step)) {
-    const double flops =
-        4.0 * static_cast<double>(elements) / 2 * 128 * std::max<uint32_t>(layers, 1);
+  const auto hardware = HardwareOf(context.timeline, context.index, step);
+  if (hardware && head_dim > 0) {
+    const double flops = 4.0 * static_cast<double>(elements) / 2 * static_cast<double>(head_dim) *
+                         std::max<uint32_t>(layers, 1);
     fused_ns = flops / (hardware->bf16_flops_per_s * kFusedShareOfRoof) * 1e9;
     finding.evidence.push_back(
         {.text = {"softmax-pass.evidence.fused",

@@ -15,6 +15,9 @@ namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
+// With mma.sync a Hopper tensor core that is always busy reaches about this much of wgmma's rate.
+constexpr double kWarpProductRate = 0.62;
+
 class Counters {
  public:
   Counters(const Timeline& timeline, const ProfiledKernel& kernel)
@@ -81,11 +84,36 @@ class Counters {
                   "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed", "DRAM Throughput"}) /
            100;
   }
+  double L2Share() const {
+    return First({"lts__throughput.avg.pct_of_peak_sustained_elapsed",
+                  "lts__t_sectors.avg.pct_of_peak_sustained_elapsed"}) /
+           100;
+  }
+  // Whether all its matrix products are mma.sync, none of them Hopper's wgmma.
+  bool OnlyWarpProducts() const {
+    return Get("sm__inst_executed_pipe_tensor_op_hmma.avg.pct_of_peak_sustained_elapsed") > 0 &&
+           !(Get("sm__inst_executed_pipe_tensor_op_gmma.avg.pct_of_peak_sustained_elapsed") > 0);
+  }
 
  private:
   const Timeline& timeline_;
   const ProfiledKernel& kernel_;
 };
+
+// How long the kernel would take if the unit that a rule complains about needed only `unit_share`
+// of its present time: until the next unit is busy all the time, so a gain derived from it is an
+// upper bound. NaN when the page has no other unit to go by.
+double BoundNs(const Counters& counters, double unit_share) {
+  const double dram = counters.DramShare();
+  const double l2 = counters.L2Share();
+  if (std::isnan(dram) && std::isnan(l2)) return kNaN;
+  const double busiest = std::max(std::isnan(dram) ? 0 : dram, std::isnan(l2) ? 0 : l2);
+  return counters.DurationNs() * std::max(busiest, unit_share);
+}
+
+double SavingMs(const Counters& counters, double bound_ns) {
+  return std::isnan(bound_ns) ? kNaN : std::max(0.0, counters.DurationNs() - bound_ns) / 1e6;
+}
 
 // Replayed kernels have no phase and no step.
 Finding KernelFinding(std::string_view id) {
@@ -129,6 +157,10 @@ void BankConflict(const RuleContext& context, Findings& findings) {
     if (share < context.thresholds["bank-conflict.warn_share"] || !waited_for) continue;
     worst = std::max(worst, share);
     const auto stalls = counters.TopStalls();
+    // The data stage of L1 serves shared memory: it works for the excess, too.
+    const double stage =
+        counters.Get("l1tex__data_pipe_lsu_wavefronts.avg.pct_of_peak_sustained_elapsed") / 100;
+    const double bound_ns = BoundNs(counters, std::isnan(stage) ? 1 - share : stage * (1 - share));
     finding.evidence.push_back({.text = {"bank-conflict.evidence",
                                          {{"kernel", ShortName(context.timeline.Name(kernel.name))},
                                           {"share", Percent(share)},
@@ -137,7 +169,8 @@ void BankConflict(const RuleContext& context, Findings& findings) {
                                           {"stall", std::string(stalls.front().second)},
                                           {"us", Number(counters.DurationNs() / 1e3)}}},
                                 .value = share,
-                                .unit = "share"});
+                                .unit = "share",
+                                .saving_ms_per_launch = SavingMs(counters, bound_ns)});
   }
   if (!any_counters) {
     findings.abstained.push_back({"bank-conflict", {"abstain.no_shared_counters", {}}});
@@ -172,9 +205,7 @@ void TensorCore(const RuleContext& context, Findings& findings) {
     if (std::isnan(tensor)) continue;
     any_counters = true;
     const double dram = counters.DramShare();
-    const double l2 = counters.First({"lts__throughput.avg.pct_of_peak_sustained_elapsed",
-                                      "lts__t_sectors.avg.pct_of_peak_sustained_elapsed"}) /
-                      100;
+    const double l2 = counters.L2Share();
     // Near a memory roof the tensor cores are right to wait.
     const double memory = std::max(std::isnan(dram) ? 0 : dram, std::isnan(l2) ? 0 : l2);
     const double bytes = counters.Get("dram__bytes_read.sum");
@@ -193,6 +224,10 @@ void TensorCore(const RuleContext& context, Findings& findings) {
     const bool small = kernel.grid.count() != 0 && kernel.grid.count() < 16;
     if (small && !misaligned && !simt && !old) continue;  // too little work for the whole GPU
     severe = severe || tensor < context.thresholds["tensor-core.severe_share"];
+    // The same products by the device's own instructions. Ordinary cores leave no count of them.
+    const bool warp_products = device / 10 == 9 && counters.OnlyWarpProducts();
+    const double bound_ns =
+        simt ? kNaN : BoundNs(counters, tensor * (warp_products ? kWarpProductRate : 1));
     finding.evidence.push_back({.text = {misaligned ? "tensor-core.evidence.misaligned"
                                          : simt     ? "tensor-core.evidence.simt"
                                          : old      ? "tensor-core.evidence.old"
@@ -204,7 +239,8 @@ void TensorCore(const RuleContext& context, Findings& findings) {
                                           {"device", std::to_string(device)},
                                           {"us", Number(counters.DurationNs() / 1e3)}}},
                                 .value = tensor,
-                                .unit = "share"});
+                                .unit = "share",
+                                .saving_ms_per_launch = SavingMs(counters, bound_ns)});
   }
   if (!any_counters) {
     findings.abstained.push_back({"tensor-core", {"abstain.no_tensor_counters", {}}});

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cost/hardware.h"
+#include "diagnose/clock.h"
 #include "diagnose/rules/families.h"
 #include "diagnose/understand/signals.h"
 
@@ -23,9 +24,15 @@ double LinkOf(const Timeline& timeline, SourceId source) {
   return kDefaultLinkBytesPerSecond;
 }
 
-const SignalSeries* SameDevice(const std::vector<SignalSeries>& list, const SignalSeries& other) {
+// The series of the same GPU, if both clocks agree within a sampling period: a finer join would
+// invent causes.
+const SignalSeries* SameDevice(const Timeline& timeline, const std::vector<SignalSeries>& list,
+                               const SignalSeries& other) {
   for (const SignalSeries& s : list) {
-    if (s.device == other.device) return &s;
+    if (s.device != other.device) continue;
+    if (s.source == other.source) return &s;
+    const int64_t period_ns = Resample(s, other).period_ns;
+    if (JoinErrorNs(timeline, s.source, other.source) <= period_ns) return &s;
   }
   return nullptr;
 }
@@ -39,7 +46,7 @@ void HostTransfer(const RuleContext& context, Findings& findings) {
   bool judged = false;
   for (const Signal direction : {Signal::kPcieRx, Signal::kPcieTx}) {
     for (const SignalSeries& pcie : FindSignal(context.timeline, direction)) {
-      const SignalSeries* sm = SameDevice(active, pcie);
+      const SignalSeries* sm = SameDevice(context.timeline, active, pcie);
       if (sm == nullptr || pcie.size() < least) continue;
       const double link = LinkOf(context.timeline, pcie.source);
       const double use = pcie.Quantile(0.9) / link;
@@ -89,7 +96,7 @@ void ComputeBound(const RuleContext& context, Findings& findings) {
   const std::vector<SignalSeries> dram = FindSignal(context.timeline, Signal::kDramActive);
   bool judged = false;
   for (const SignalSeries& busy : sm) {
-    const SignalSeries* memory = SameDevice(dram, busy);
+    const SignalSeries* memory = SameDevice(context.timeline, dram, busy);
     if (memory == nullptr || busy.size() < 3) continue;
     // The part of the recording in which the GPU worked at all.
     const Paired paired = Resample(busy, *memory);
@@ -131,6 +138,29 @@ void ComputeBound(const RuleContext& context, Findings& findings) {
   if (!judged) findings.abstained.push_back({"compute-bound", {"abstain.no_gpu_samples", {}}});
 }
 
+namespace {
+
+// perf c2c's table of loads that missed the last level: where they were served.
+struct C2cLoads {
+  double local = 0;
+  double remote = 0;
+};
+
+C2cLoads LoadsOf(const Timeline& timeline) {
+  C2cLoads loads;
+  for (const Fact& fact : timeline.facts) {
+    const std::string_view key = timeline.Name(fact.key);
+    if (key == "c2c.load_local_dram") loads.local += fact.number;
+    if (key == "c2c.load_remote_dram" || key == "c2c.load_remote_hit" ||
+        key == "c2c.load_remote_hitm") {
+      loads.remote += fact.number;
+    }
+  }
+  return loads;
+}
+
+}  // namespace
+
 void Numa(const RuleContext& context, Findings& findings) {
   const Timeline& t = context.timeline;
   double memory_samples = 0;
@@ -159,7 +189,10 @@ void Numa(const RuleContext& context, Findings& findings) {
   const std::vector<SignalSeries> pages = FindSignal(t, Signal::kNumaRemote);
   double remote_pages = 0;
   for (const SignalSeries& s : pages) remote_pages += s.Mean();
-  if (all == 0 && pages.empty()) {
+  const C2cLoads loads = LoadsOf(t);
+  memory_samples += loads.local + loads.remote;
+  remote += loads.remote;
+  if (all == 0 && memory_samples == 0 && pages.empty()) {
     findings.abstained.push_back({"numa", {"abstain.no_numa_evidence", {}}});
     return;
   }

@@ -46,10 +46,6 @@ double MedianOver(const Bucket& bucket, F&& f) {
   return Median(std::move(values));
 }
 
-// Tail statements need kMinTailSteps; what repeats in every step can be said from kMinSteps.
-inline constexpr size_t kMinSteps = 3;
-inline constexpr size_t kMinTailSteps = 20;
-
 // How sure a statement about a bucket can be: few steps, Python stacks (for CPU times) and lost
 // records lower it.
 double ConfidenceFor(const RuleContext& context, const Bucket& bucket, bool about_cpu_time);

@@ -7,7 +7,10 @@
 
 #include "diagnose/diagnosis.h"
 #include "diagnose/report/catalogue.h"
+#include "diagnose/report/describe.h"
 #include "diagnose/rules/synthetic_timeline.h"
+#include "diagnose/understand/signals.h"
+#include "diagnose/understand/tail.h"
 
 namespace fathom::diagnose {
 namespace {
@@ -144,12 +147,52 @@ TEST(InjectedFaults, SavingsAreTheInjectedTime) {
   }
 }
 
+// Memory events say what the caching allocator held, whoever waited for it.
+TEST(InjectedFaults, ReservedMemoryThatSwings) {
+  const auto run = [](double least_gib, int32_t device) {
+    Timeline t = MakeSynthetic({});
+    const uint32_t id = t.AddSeries({.source = 0,
+                                     .name = t.strings.Intern("allocator.reserved_bytes"),
+                                     .labels = t.strings.Intern("memory=\"device\""),
+                                     .device = device});
+    const int64_t end_ns = t.slices.end_ns(t.slices.size() - 1);
+    for (int i = 0; i < 200; ++i) {
+      t.AddSample(id, end_ns * i / 200, (i % 8 < 4 ? 40 : least_gib) * 0x1p30);
+    }
+    return Diagnose(std::move(t), Thresholds::Default());
+  };
+  ASSERT_NE(Find(run(30, 0), "allocator"), nullptr);
+  EXPECT_EQ(Find(run(30, 0), "allocator")->severity, Severity::kWarn);
+  ASSERT_NE(Find(run(20, 0), "allocator"), nullptr);
+  EXPECT_EQ(Find(run(20, 0), "allocator")->severity, Severity::kSevere);
+  EXPECT_EQ(Find(run(36, 0), "allocator"), nullptr);
+  EXPECT_EQ(Find(run(20, 1), "allocator"), nullptr);  // another GPU's
+}
+
+TEST(Tails, AreSplitWithoutARest) {
+  const Diagnosis d = DiagnoseSynthetic({.faults = {.slow_step_us = 4000}});
+  const std::vector<Tail> tails = FindTails(d.steps, d.accounts);
+  ASSERT_EQ(tails.size(), 1u);
+  EXPECT_EQ(tails[0].phase, Phase::kDecode);
+  EXPECT_NEAR(static_cast<double>(tails[0].excess_ns), 4e6, 1e5);
+  int64_t sum = tails[0].unexplained_ns;
+  for (const TailPart& part : tails[0].parts) sum += part.excess_ns;
+  EXPECT_EQ(sum, tails[0].excess_ns);
+  EXPECT_EQ(tails[0].parts.front().idle, GapCause::kLaunchBound);
+  const Diagnosis few = DiagnoseSynthetic({.decode_steps = 20});  // one of them is warm-up
+  EXPECT_TRUE(FindTails(few.steps, few.accounts).empty());
+}
+
 TEST(InjectedFaults, OfLaunchesAndSteps) {
   {
     const Diagnosis d = DiagnoseSynthetic({.graph = true, .faults = {.miss_graph_once = true}});
     const Finding* miss = Find(d, "graph-miss");
     ASSERT_NE(miss, nullptr);
     EXPECT_NE(Say(Language::kEnglish, miss->title).find("1 of 23"), std::string::npos);
+    // What its launches cost is told from the launches of steps that never had a graph.
+    for (const uint32_t step : d.steps.Main(Phase::kDecode)->counted) {
+      EXPECT_EQ(d.accounts[step].idle(GapCause::kGraphMiss) > 0, !d.steps.all[step].graph);
+    }
     EXPECT_EQ(Find(DiagnoseSynthetic({.graph = true}), "graph-miss"), nullptr);
   }
   {
@@ -221,6 +264,40 @@ TEST(MachineRules, HostTransfer) {
                 "host-transfer"));
 }
 
+// Two sources that nothing ties together: their samples must not be laid beside each other.
+TEST(MachineRules, ClocksThatDoNotAgreeAreNotJoined) {
+  const auto run = [](bool aligned) {
+    Timeline t = WithSeries({{"DCGM_FI_PROF_SM_ACTIVE", Wave(200, 0.9, 0.1, 0)}});
+    const SourceId other = t.AddSource("dmon.txt", "dmon");
+    const uint32_t id =
+        t.AddSeries({.source = other, .name = t.strings.Intern("pcie_rx"), .device = 0});
+    const auto pcie = Wave(200, 1e9, 50e9, 0);
+    for (size_t i = 0; i < pcie.size(); ++i) {
+      t.AddSample(id, static_cast<int64_t>(i) * 100'000'000, pcie[i]);
+    }
+    for (Source& source : t.sources) source.aligned = aligned;
+    return Diagnose(std::move(t), Thresholds::Default());
+  };
+  EXPECT_NE(Find(run(true), "host-transfer"), nullptr);
+  EXPECT_EQ(Find(run(false), "host-transfer"), nullptr);
+  EXPECT_TRUE(Abstained(run(false), "host-transfer"));
+}
+
+TEST(MachineRules, MigInstancesDoNotCountBesideTheirGpu) {
+  Timeline t;
+  const SourceId source = t.AddSource("dcgm.prom", "prometheus");
+  for (const char* labels : {"GPU_I_ID=\"1\"", "", "GPU_I_ID=\"2\""}) {
+    const uint32_t id = t.AddSeries({.source = source,
+                                     .name = t.strings.Intern("DCGM_FI_PROF_SM_ACTIVE"),
+                                     .labels = t.strings.Intern(labels),
+                                     .device = 0});
+    t.AddSample(id, 0, *labels == '\0' ? 0.5 : 0.9);
+  }
+  const std::vector<SignalSeries> whole = FindSignal(t, Signal::kSmActive);
+  ASSERT_EQ(whole.size(), 1u);
+  EXPECT_EQ(whole[0].value, std::vector<double>{0.5});
+}
+
 TEST(MachineRules, WhichRoofBinds) {
   const auto run = [](double sm, double dram) {
     return Diagnose(WithSeries({{"DCGM_FI_PROF_SM_ACTIVE", std::vector<double>(20, sm)},
@@ -256,6 +333,23 @@ TEST(MachineRules, Numa) {
   EXPECT_EQ(Find(run(MemoryLevel::kLocalRam, "f"), "numa"), nullptr);
   EXPECT_NE(Find(run(MemoryLevel::kUnknown, "do_numa_page"), "numa"), nullptr);
   EXPECT_TRUE(Abstained(run(MemoryLevel::kUnknown, "f"), "numa"));  // a plain stack cannot tell
+}
+
+TEST(MachineRules, NumaFromC2c) {
+  const auto run = [](double local, double remote) {
+    Timeline t;
+    const SourceId source = t.AddSource("c2c.txt", "perf-c2c");
+    t.AddFact(source, "c2c.load_local_dram", local);
+    t.AddFact(source, "c2c.load_remote_dram", remote / 2);
+    t.AddFact(source, "c2c.load_remote_hitm", remote / 2);
+    return Diagnose(std::move(t), Thresholds::Default());
+  };
+  ASSERT_NE(Find(run(700, 300), "numa"), nullptr);
+  EXPECT_NE(EvidenceLine(Find(run(700, 300), "numa")->evidence[0], Language::kEnglish).find("30"),
+            std::string::npos);
+  EXPECT_EQ(Find(run(950, 50), "numa"), nullptr);
+  EXPECT_FALSE(Abstained(run(950, 50), "numa"));
+  EXPECT_TRUE(Abstained(run(0, 0), "numa"));
 }
 
 Timeline WithHitRates(const std::vector<double>& rates) {
@@ -340,6 +434,19 @@ TEST(ServingRules, SocketsBetweenGpusAreSevere) {
   ASSERT_NE(Find(run("NET/Socket/0"), "tp-collective"), nullptr);
   EXPECT_EQ(Find(run("NET/Socket/0"), "tp-collective")->severity, Severity::kSevere);
   EXPECT_EQ(Find(run("NET/IB/0"), "tp-collective"), nullptr);
+}
+
+TEST(ServingRules, NetworkCountersOfAnotherClockDecideNothing) {
+  const auto run = [](bool same_source) {
+    Timeline t = MakeSynthetic({.decode_steps = 80});
+    const SourceId nic = same_source ? SourceId{0} : t.AddSource("nic.csv", "samples");
+    const uint32_t id =
+        t.AddSeries({.source = nic, .name = t.strings.Intern("IB: Bytes sent"), .device = 0});
+    for (int i = 0; i < 800; ++i) t.AddSample(id, int64_t{i} * 100'000, 1e9 + i % 7);
+    return Diagnose(std::move(t), Thresholds::Default());
+  };
+  EXPECT_FALSE(Abstained(run(true), "rdma-jitter"));
+  EXPECT_TRUE(Abstained(run(false), "rdma-jitter"));
 }
 
 TEST(Rules, AbstainWithoutEvidence) {

@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 
+#include "diagnose/clock.h"
 #include "diagnose/rules/families.h"
 #include "diagnose/understand/layers.h"
 #include "diagnose/understand/signals.h"
@@ -350,8 +351,9 @@ void RdmaJitter(const RuleContext& context, Findings& findings) {
   const double typical = MedianOver(
       *bucket, [&](uint32_t s) { return static_cast<double>(context.account(s).wall_ns); });
   // A join finer than the clocks allow would invent causes.
+  const SourceId steps_source = context.steps.all[bucket->counted.front()].source;
   for (const SignalSeries& s : nic) {
-    if (static_cast<double>(context.timeline.sources[s.source].error_ns) > typical / 4) {
+    if (static_cast<double>(JoinErrorNs(context.timeline, steps_source, s.source)) > typical / 4) {
       findings.abstained.push_back({"rdma-jitter", {"abstain.clock_error", {}}});
       return;
     }

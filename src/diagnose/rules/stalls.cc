@@ -1,11 +1,15 @@
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
 
+#include "base/strings.h"
 #include "diagnose/rules/families.h"
 #include "diagnose/understand/shapes.h"
+#include "diagnose/understand/signals.h"
 
 namespace fathom::diagnose {
 namespace {
@@ -248,7 +252,61 @@ void SyncCall(const RuleContext& context, Findings& findings) {
            "sync-call.evidence", "sync-call.change", "sync-call.risk", "sync-call.undo");
 }
 
+namespace {
+
+// What the caching allocator holds on the steps' GPU must not change once it is warm: each change
+// is a cudaMalloc or cudaFree, whether or not the GPU had to wait for it.
+void ReservedSwing(const RuleContext& context, Findings& findings) {
+  const Bucket* bucket = context.steps.Main(Phase::kDecode);
+  if (bucket == nullptr || bucket->counted.size() < kMinSteps) return;
+  const Step& first = context.steps.all[bucket->counted.front()];
+  if (first.num_work == 0) return;
+  const int64_t from_ns = first.start_ns;
+  const int64_t until_ns = context.steps.all[bucket->counted.back()].end_ns;
+  const GpuKey gpu = context.index.gpus()[first.gpu];
+  for (const SignalSeries& reserved : FindSignal(context.timeline, Signal::kMemoryReserved)) {
+    if (reserved.source != gpu.source || reserved.device != gpu.device) continue;
+    double least = std::numeric_limits<double>::infinity();
+    double most = 0;
+    double before = std::numeric_limits<double>::quiet_NaN();
+    size_t changes = 0;
+    for (size_t i = 0; i < reserved.size(); ++i) {
+      if (reserved.t_ns[i] < from_ns || reserved.t_ns[i] > until_ns) continue;
+      least = std::min(least, reserved.value[i]);
+      most = std::max(most, reserved.value[i]);
+      changes += !std::isnan(before) && reserved.value[i] != before ? 1 : 0;
+      before = reserved.value[i];
+    }
+    if (most <= 0) continue;
+    const double swing = (most - least) / most;
+    const bool severe = swing >= context.thresholds["allocator.swing_severe"];
+    if (!severe && swing < context.thresholds["allocator.swing_warn"]) continue;
+    Finding finding{.id = "allocator", .phase = Phase::kDecode};
+    finding.severity = severe ? Severity::kSevere : Severity::kWarn;
+    finding.confidence = ConfidenceFor(context, *bucket, false);
+    finding.saving_ms_per_step = std::numeric_limits<double>::quiet_NaN();
+    finding.title = {"allocator.title.swing", {{"share", Percent(swing)}}};
+    finding.evidence.push_back({.text = {"allocator.evidence.swing",
+                                         {{"most", HumanBytes(static_cast<uint64_t>(most))},
+                                          {"least", HumanBytes(static_cast<uint64_t>(least))},
+                                          {"changes", std::to_string(changes)},
+                                          {"steps", std::to_string(bucket->counted.size())}}},
+                                .value = swing,
+                                .unit = "share"});
+    finding.thresholds = {
+        context.thresholds.Used(severe ? "allocator.swing_severe" : "allocator.swing_warn"),
+        context.thresholds.Used("allocator.handbook_swing")};
+    finding.change = {"allocator.change", {}};
+    finding.risk = {"allocator.risk", {}};
+    finding.undo = {"allocator.undo", {}};
+    findings.findings.push_back(std::move(finding));
+  }
+}
+
+}  // namespace
+
 void Allocator(const RuleContext& context, Findings& findings) {
+  ReservedSwing(context, findings);
   CallRule(context, findings, "allocator", GapCause::kAllocator, "allocator.title",
            "allocator.evidence", "allocator.change", "allocator.risk", "allocator.undo");
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "diagnose/understand/intervals.h"
+
 namespace fathom::diagnose {
 namespace {
 
@@ -11,40 +13,6 @@ constexpr int64_t kMinPlanNs = 500'000;
 // A launch that returned this long before the gap had its work queued in time: the GPU's front end
 // needs a few microseconds from the call to the kernel.
 constexpr int64_t kQueueMarginNs = 1'000;
-
-struct Interval {
-  int64_t start_ns, end_ns;
-};
-
-int64_t Overlap(int64_t a0, int64_t a1, int64_t b0, int64_t b1) {
-  return std::max<int64_t>(0, std::min(a1, b1) - std::max(a0, b0));
-}
-
-// Sorts and joins what overlaps or touches.
-void Merge(std::vector<Interval>& list) {
-  std::sort(list.begin(), list.end(),
-            [](const Interval& a, const Interval& b) { return a.start_ns < b.start_ns; });
-  size_t kept = 0;
-  for (const Interval& next : list) {
-    if (kept > 0 && next.start_ns <= list[kept - 1].end_ns) {
-      list[kept - 1].end_ns = std::max(list[kept - 1].end_ns, next.end_ns);
-    } else {
-      list[kept++] = next;
-    }
-  }
-  list.resize(kept);
-}
-
-// How much of [from_ns, until_ns] a merged list covers.
-int64_t Covered(const std::vector<Interval>& list, int64_t from_ns, int64_t until_ns) {
-  auto it = std::lower_bound(list.begin(), list.end(), from_ns,
-                             [](const Interval& i, int64_t t) { return i.end_ns < t; });
-  int64_t covered = 0;
-  for (; it != list.end() && it->start_ns < until_ns; ++it) {
-    covered += Overlap(from_ns, until_ns, it->start_ns, it->end_ns);
-  }
-  return covered;
-}
 
 // The API calls of a thread that stop or delay launches, in time order.
 struct Notable {
@@ -219,7 +187,8 @@ class Accountant {
       gap.cause = GapCause::kPreempted;
       return;
     }
-    gap.cause = GapCause::kLaunchBound;
+    const bool missed = !step.graph && steps_.buckets[step.bucket].graph_expected;
+    gap.cause = missed ? GapCause::kGraphMiss : GapCause::kLaunchBound;
     gap.culprit = launch;
   }
 
@@ -303,7 +272,7 @@ bool HasAny(std::string_view call, std::initializer_list<std::string_view> words
 std::string_view GapCauseName(GapCause cause) {
   static constexpr std::array<std::string_view, kNumGapCauses> kNames = {
       "launch-bound", "sync-call", "allocator", "plan-building", "module-load",
-      "preempted",    "profiler",  "queued",    "unknown"};
+      "graph-miss",   "preempted", "profiler",  "queued",        "unknown"};
   return kNames[static_cast<size_t>(cause)];
 }
 

@@ -18,6 +18,7 @@ enum class GapCause : uint8_t {
   kAllocator,     // device memory was being allocated, freed or mapped
   kPlanBuilding,  // an operator computed on the CPU before its first launch (plan, autotuning)
   kModuleLoad,    // code was being compiled or loaded
+  kGraphMiss,     // launched late, kernel by kernel, where comparable steps replay a graph
   kPreempted,     // the launching thread was off the CPU
   kProfiler,      // the profiler's own work
   kQueued,        // the next work had been queued: dependencies, graph nodes, the GPU's front end

@@ -129,6 +129,7 @@ class Observer {
   std::vector<Observation> Run() {
     Server();
     Startup();
+    Requests();
     Latencies();
     GpuActivity();
     Cpu();
@@ -230,12 +231,45 @@ class Observer {
     }
   }
 
+  // Requests that were recorded one by one (OTLP spans, a server's own ledger).
+  void Requests() {
+    if (t_.requests.empty()) return;
+    const auto median = [&](double Request::*field) {
+      std::vector<double> values;
+      for (const Request& r : t_.requests) {
+        if (!std::isnan(r.*field)) values.push_back(r.*field);
+      }
+      if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
+      const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
+      std::nth_element(values.begin(), middle, values.end());
+      return *middle;
+    };
+    const auto time = [](double s) {
+      return std::isnan(s) ? std::string("?") : HumanNs(std::llround(s * 1e9));
+    };
+    const double ttft = median(&Request::ttft_s);
+    const double queue = median(&Request::queue_s);
+    Add("request-records",
+        {"observe.request_records",
+         {{"n", std::to_string(t_.requests.size())},
+          {"ttft", time(ttft)},
+          {"queue", time(queue)},
+          {"prefill", time(median(&Request::prefill_s))},
+          {"decode", time(median(&Request::decode_s))},
+          {"e2e", time(median(&Request::e2e_s))}}},
+        ttft, "s", queue > 0.5 * ttft);
+  }
+
   // Latency histograms of the server: buckets of all label sets add up.
   void Latencies() {
     constexpr std::string_view kWanted[] = {
         "time_to_first_token_seconds", "inter_token_latency_seconds",
         "time_per_output_token_seconds", "e2e_request_latency_seconds",
-        "request_queue_time_seconds"};
+        "request_queue_time_seconds",
+        // OpenTelemetry's names, as OTLP writes them and as Prometheus does.
+        "gen_ai.server.time_to_first_token", "gen_ai.server.time_per_output_token",
+        "gen_ai.server.request.duration", "gen_ai_server_time_to_first_token",
+        "gen_ai_server_time_per_output_token", "gen_ai_server_request_duration"};
     struct Ends {
       double first = 0, last = 0;
       size_t n = 0;

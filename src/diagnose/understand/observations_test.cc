@@ -185,5 +185,27 @@ TEST(Steps, AProfilerStepThatCapturesAGraphIsNone) {
   EXPECT_EQ(steps.all[0].start_ns, 2000);
 }
 
+TEST(Observations, RequestsOfOtlpSpans) {
+  const Timeline t = ReadFile("otlp/vllm_llm_request_constructed.json");
+  const std::vector<Observation> all = Observe(t);
+  const Observation* records = Find(all, "request-records");
+  ASSERT_NE(records, nullptr);
+  EXPECT_DOUBLE_EQ(records->value, 3.34);
+  EXPECT_TRUE(records->alarming);  // nearly all of it in the queue
+  EXPECT_THAT(Say(Language::kEnglish, records->text), HasSubstr("3.29 s in the queue"));
+}
+
+TEST(Observations, OpenTelemetryHistograms) {
+  const Timeline t = ReadText(R"({"resourceMetrics": [{"scopeMetrics": [{"metrics": [
+      {"name": "gen_ai.server.time_to_first_token", "unit": "s", "histogram": {"dataPoints": [
+        {"timeUnixNano": "1790000000000000000", "count": "10", "sum": 5,
+         "bucketCounts": ["2", "7", "1", "0"], "explicitBounds": [0.25, 0.5, 1]}]}}]}]}]})");
+  const std::vector<Observation> all = Observe(t);
+  const Observation* latency = Find(all, "latency");
+  ASSERT_NE(latency, nullptr);
+  EXPECT_DOUBLE_EQ(latency->value, 1);
+  EXPECT_THAT(Say(Language::kEnglish, latency->text), HasSubstr("250 ms .. 500 ms"));
+}
+
 }  // namespace
 }  // namespace fathom::diagnose

@@ -65,13 +65,26 @@ constexpr Alias kAliases[] = {
     {Signal::kGenerated, "fathom:generation_tokens_total", 1},
     {Signal::kGenerated, "vllm:generation_tokens_total", 1},
     {Signal::kNumaRemote, "numa_remote_pages", 1},
-    {Signal::kMemoryReserved, "Total Reserved", 1},
-    {Signal::kMemoryAllocated, "Total Allocated", 1},
+    {Signal::kMemoryReserved, "allocator.reserved_bytes", 1},
+    {Signal::kMemoryAllocated, "allocator.allocated_bytes", 1},
 };
 
 bool Matches(std::string_view pattern, std::string_view name) {
   if (pattern.ends_with('*')) return name.starts_with(pattern.substr(0, pattern.size() - 1));
   return pattern == name;
+}
+
+// DCGM lists each MIG instance as another row of its GPU.
+bool IsMigInstance(const Timeline& timeline, const Series& series) {
+  return timeline.Name(series.labels).find("GPU_I_ID=") != std::string_view::npos;
+}
+
+// Whether the GPU itself has a row beside this instance's.
+bool HasWholeGpu(const Timeline& timeline, const Series& instance) {
+  return std::any_of(timeline.series.begin(), timeline.series.end(), [&](const Series& s) {
+    return s.name == instance.name && s.source == instance.source && s.device == instance.device &&
+           !IsMigInstance(timeline, s);
+  });
 }
 
 int64_t MedianPeriod(const SignalSeries& s) {
@@ -143,6 +156,7 @@ std::vector<SignalSeries> FindSignal(const Timeline& timeline, Signal signal) {
     for (uint32_t s = 0; s < timeline.series.size(); ++s) {
       const Series& series = timeline.series[s];
       if (!Matches(alias.name, timeline.Name(series.name))) continue;
+      if (IsMigInstance(timeline, series) && HasWholeGpu(timeline, series)) continue;
       place[s] = found.size();
       found.push_back({.t_ns = {},
                        .value = {},

@@ -7,6 +7,8 @@
 #include <optional>
 #include <tuple>
 
+#include "diagnose/understand/intervals.h"
+
 namespace fathom::diagnose {
 namespace {
 
@@ -356,19 +358,18 @@ class Finder {
     }
   }
 
+  // Of the step's wall time, what the profiler's own work covers.
   double OverheadShare(const Step& step) {
-    if (!overhead_known_) {
+    if (overhead_.empty()) {
+      overhead_.resize(timeline_.sources.size());
       for (uint32_t s = 0; s < slices_.size(); ++s) {
-        if (slices_.category[s] == Category::kOverhead) overhead_.push_back(s);
+        if (slices_.category[s] != Category::kOverhead) continue;
+        overhead_[timeline_.SliceTrack(s).source].push_back(
+            {slices_.start_ns[s], slices_.end_ns(s)});
       }
-      overhead_known_ = true;
+      for (std::vector<Interval>& list : overhead_) Merge(list);
     }
-    int64_t covered = 0;
-    for (const uint32_t s : overhead_) {
-      if (timeline_.SliceTrack(s).source != step.source) continue;
-      covered += std::max<int64_t>(0, std::min(step.end_ns, slices_.end_ns(s)) -
-                                          std::max(step.start_ns, slices_.start_ns[s]));
-    }
+    const int64_t covered = Covered(overhead_[step.source], step.start_ns, step.end_ns);
     return step.wall_ns() > 0 ? static_cast<double>(covered) / static_cast<double>(step.wall_ns())
                               : 0;
   }
@@ -378,8 +379,7 @@ class Finder {
   const Slices& slices_;
   Steps steps_;
   std::vector<Marker> markers_;
-  std::vector<uint32_t> overhead_;
-  bool overhead_known_ = false;
+  std::vector<std::vector<Interval>> overhead_;  // [num_sources], merged
 };
 
 }  // namespace

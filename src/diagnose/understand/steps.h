@@ -58,6 +58,10 @@ struct Step {
   int64_t wall_ns() const { return end_ns - start_ns; }
 };
 
+// Tail statements need kMinTailSteps; what repeats in every step can be said from kMinSteps.
+inline constexpr size_t kMinSteps = 3;
+inline constexpr size_t kMinTailSteps = 20;
+
 // Steps that may be compared: same GPU, phase and batch.
 struct Bucket {
   Phase phase = Phase::kUnknown;
