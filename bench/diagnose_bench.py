@@ -19,6 +19,7 @@ import argparse
 import datetime
 import gzip
 import json
+import multiprocessing
 import os
 import pathlib
 import platform
@@ -81,7 +82,8 @@ class Template:
         return "".join(parts)
 
 
-def make_trace(path, size, templates):
+def make_trace(path, size, template_paths):
+    templates = [Template(template) for template in template_paths]
     time_us, first_id, first_step, written, repeats = templates[0].start_us, 0, 0, 0, 0
     with open(path, "w") as out:
         written += out.write(templates[0].head)
@@ -211,10 +213,15 @@ def main():
     results = []
     with tempfile.TemporaryDirectory(prefix="fathom_bench_") as folder:
         paths = options.template or [DATA / f"{name}.json.gz" for name in TEMPLATES]
-        templates = [Template(path) for path in paths] if options.size else []
         for size in options.size:
             trace = os.path.join(folder, "trace.json")
-            make_trace(trace, parse_size(size), templates)
+            # In a process of its own: a program's peak counts from that of the process it was
+            # forked from, so this one must stay small.
+            maker = multiprocessing.Process(target=make_trace, args=(trace, parse_size(size), paths))
+            maker.start()
+            maker.join()
+            if maker.exitcode != 0:
+                sys.exit("the trace could not be made")
             results.append(bench_one(options, folder, f"synthetic {size}", trace,
                                      os.path.getsize(trace)))
         options.gzip = False

@@ -140,10 +140,11 @@ Result<Timeline> ReadArtifacts(std::span<const std::string> paths,
       FATHOM_TRY(ReadArtifact(input, timeline));
     }
     if (timeline.sources.size() == read_before) {
-      return Err(Code::kNotFound,
-                 "{}: expected a directory with artifacts, found {} files and none of them one, "
-                 "the first being {}",
-                 path, files.size(), files.front());
+      return Err(
+          Code::kNotFound,
+          "{}: expected a directory with artifacts, found {} files of other kinds, the first "
+          "of them {}",
+          path, files.size(), files.front());
     }
   }
   AlignClocks(timeline);

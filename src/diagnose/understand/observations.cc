@@ -1,5 +1,7 @@
 #include "diagnose/understand/observations.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -131,6 +133,8 @@ class Observer {
     Startup();
     Requests();
     Latencies();
+    Communication();
+    Accesses();
     GpuActivity();
     Cpu();
     Events();
@@ -258,6 +262,57 @@ class Observer {
           {"decode", time(median(&Request::decode_s))},
           {"e2e", time(median(&Request::e2e_s))}}},
         ttft, "s", queue > 0.5 * ttft);
+  }
+
+  // What NCCL's log says: how ranks are connected, and what they exchange.
+  void Communication() {
+    std::map<std::string_view, size_t> channels;
+    for (const Transport& transport : t_.transports) ++channels[t_.Name(transport.via)];
+    std::string list;
+    for (const auto& [via, n] : channels) {
+      list += fmt::format("{}{} {}", list.empty() ? "" : ", ", n, via);
+    }
+    if (!channels.empty()) {
+      Add("transports", {"observe.transports", {{"list", list}}},
+          static_cast<double>(t_.transports.size()), "channels");
+    }
+    struct Calls {
+      size_t n = 0;
+      uint64_t bytes = 0;
+    };
+    std::map<std::string_view, Calls> calls;
+    for (const CollectiveCall& call : t_.collective_calls) {
+      Calls& of_name = calls[t_.Name(call.name)];
+      ++of_name.n;
+      of_name.bytes += call.bytes;
+    }
+    for (const auto& [name, of_name] : calls) {
+      Add("collective-calls",
+          {"observe.collective_calls",
+           {{"name", std::string(name)},
+            {"n", std::to_string(of_name.n)},
+            {"each", HumanBytes(of_name.bytes / of_name.n)},
+            {"bytes", HumanBytes(of_name.bytes)}}},
+          static_cast<double>(of_name.bytes), "bytes");
+    }
+  }
+
+  // Memory accesses that were recorded one by one.
+  void Accesses() {
+    std::vector<int64_t> latency_ns;
+    for (const AccessEvent& access : t_.access_events) {
+      if (access.latency_ns >= 0) latency_ns.push_back(access.latency_ns);
+    }
+    if (latency_ns.empty()) return;
+    std::sort(latency_ns.begin(), latency_ns.end());
+    const int64_t p50 = latency_ns[latency_ns.size() / 2];
+    const int64_t p99 = latency_ns[latency_ns.size() * 99 / 100];
+    Add("accesses",
+        {"observe.accesses",
+         {{"n", std::to_string(t_.access_events.size())},
+          {"p50", HumanNs(p50)},
+          {"p99", HumanNs(p99)}}},
+        static_cast<double>(p99) / 1e9, "s");
   }
 
   // Latency histograms of the server: buckets of all label sets add up.

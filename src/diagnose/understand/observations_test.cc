@@ -207,5 +207,28 @@ TEST(Observations, OpenTelemetryHistograms) {
   EXPECT_THAT(Say(Language::kEnglish, latency->text), HasSubstr("250 ms .. 500 ms"));
 }
 
+TEST(Observations, WhatNcclConnectsAndExchanges) {
+  const std::string head = "node1:10:12 [0] NCCL INFO ";
+  const Timeline t = ReadText(
+      head + "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\n" + head +
+      "AllReduce: opCount 1f sendbuff 0x7f recvbuff 0x7f count 4096 datatype 9 op 0 root 0 comm "
+      "0x55 [nranks=8] stream 0x5\n");
+  const std::vector<Observation> all = Observe(t);
+  ASSERT_NE(Find(all, "transports"), nullptr);
+  EXPECT_THAT(Say(Language::kEnglish, Find(all, "transports")->text), HasSubstr("1 P2P/CUMEM"));
+  ASSERT_NE(Find(all, "collective-calls"), nullptr);
+  EXPECT_EQ(Find(all, "collective-calls")->value, 8192);  // bfloat16
+}
+
+TEST(Observations, LatencyOfRecordedAccesses) {
+  std::string csv = "token_id,emit_ts,hbm_addr,latency\n";
+  for (int i = 0; i < 100; ++i)
+    csv += fmt::format("{},{},{},{}\n", i / 4, i * 100, i * 4096, 400 + i);
+  const std::vector<Observation> all = Observe(ReadText(csv));
+  ASSERT_NE(Find(all, "accesses"), nullptr);
+  EXPECT_THAT(Say(Language::kEnglish, Find(all, "accesses")->text), HasSubstr("p50 450 ns"));
+  EXPECT_DOUBLE_EQ(Find(all, "accesses")->value, 499e-9);
+}
+
 }  // namespace
 }  // namespace fathom::diagnose
