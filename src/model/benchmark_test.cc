@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 
+#include "event/ring.h"
 #include "model/perplexity.h"
 #include "model/test_runner.h"
 
@@ -31,7 +33,7 @@ class BenchmarkTest : public testing::Test {
 
 TEST_F(BenchmarkTest, RowsStateWorkAndTime) {
   const auto rows = RunBenchmark(*model_, RunnerSetup(),
-                                 {.prompt_tokens = 40,
+                                 {.prompt_tokens = {40},
                                   .chunk_tokens = 16,
                                   .decode_steps = 3,
                                   .batches = {1, 2},
@@ -41,6 +43,7 @@ TEST_F(BenchmarkTest, RowsStateWorkAndTime) {
   for (const BenchmarkRow& row : *rows) {
     EXPECT_GT(row.tokens_per_second(), 0);
     EXPECT_GE(row.slowest_seconds, row.seconds);
+    EXPECT_GT(row.read_bytes_per_s, 0);
     double bytes = 0;
     for (const OpTotals& op : row.ops) bytes += op.bytes;
     EXPECT_NEAR(bytes, row.total.bytes, 1e-6 * bytes);
@@ -55,10 +58,62 @@ TEST_F(BenchmarkTest, RowsStateWorkAndTime) {
 
 TEST_F(BenchmarkTest, RefusesWhatTheContextCannotHold) {
   for (const BenchmarkOptions& options :
-       {BenchmarkOptions{.prompt_tokens = 1 << 20}, BenchmarkOptions{.prompt_tokens = 0},
-        BenchmarkOptions{.prompt_tokens = 8, .batches = {0}}}) {
+       {BenchmarkOptions{.prompt_tokens = {1 << 20}}, BenchmarkOptions{.prompt_tokens = {8, 0}},
+        BenchmarkOptions{.prompt_tokens = {}},
+        BenchmarkOptions{.prompt_tokens = {8}, .batches = {0}},
+        BenchmarkOptions{.prompt_tokens = {8}, .decode_steps = 0, .repeats = 0}}) {
     EXPECT_FALSE(RunBenchmark(*model_, RunnerSetup(), options));
   }
+}
+
+TEST_F(BenchmarkTest, ARowForEachLengthAndPhaseAskedFor) {
+  const auto prefills =
+      RunBenchmark(*model_, RunnerSetup(),
+                   {.prompt_tokens = {8, 24}, .chunk_tokens = 16, .decode_steps = 0, .repeats = 1});
+  ASSERT_TRUE(prefills) << prefills.error().message;
+  ASSERT_EQ(prefills->size(), 2u);
+  EXPECT_EQ((*prefills)[0].tokens, 8);
+  EXPECT_EQ((*prefills)[1].tokens, 24);
+  const auto decodes = RunBenchmark(*model_, RunnerSetup(),
+                                    {.prompt_tokens = {8, 24}, .decode_steps = 2, .repeats = 0});
+  ASSERT_TRUE(decodes) << decodes.error().message;
+  ASSERT_EQ(decodes->size(), 2u);
+  for (const BenchmarkRow& row : *decodes) EXPECT_EQ(row.role, ops::Role::kGenerated);
+}
+
+TEST_F(BenchmarkTest, EventCostCountsTheEventsOfOneOfTwoSteps) {
+  const BenchmarkOptions options{.prompt_tokens = {8}, .decode_steps = 4, .repeats = 0};
+  const auto cost = MeasureEventCost(*model_, RunnerSetup(), options);
+  ASSERT_TRUE(cost) << cost.error().message;
+  EXPECT_EQ(cost->pairs, 4);
+  EXPECT_GT(cost->off_seconds, 0);
+  EXPECT_GT(cost->on_seconds, 0);
+  // Every op of a step is one event: as many as a step with events has alone.
+  event::Ring ring(1 << 10);
+  StepRunner::Setup setup = RunnerSetup(8);
+  setup.sink = event::Sink(&ring);
+  StepRunner runner = std::move(StepRunner::Make(*model_, setup).value());
+  const StepRunner::Piece piece{.tokens = {1}, .role = ops::Role::kGenerated};
+  ASSERT_TRUE(runner.Step({&piece, 1}, StepRunner::Rows::kLast));
+  EXPECT_DOUBLE_EQ(cost->events_per_step, static_cast<double>(ring.accepted()));
+  EXPECT_FALSE(MeasureEventCost(*model_, RunnerSetup(), {.prompt_tokens = {8}, .decode_steps = 0}));
+}
+
+TEST_F(BenchmarkTest, LogitsOfAPromptAndWhatFollows) {
+  const std::span<const int32_t> ids = golden_.ids.first(40);
+  const auto logits = LogitsOf(*model_, RunnerSetup(), ids, 37, 16);
+  ASSERT_TRUE(logits) << logits.error().message;
+  const auto vocab = static_cast<size_t>(model_->vocab_size());
+  ASSERT_EQ(logits->size(), 4 * vocab);
+  TestRunner whole(*model_, {.device = device_.get()});
+  const std::vector<float> all = whole.Run(0, ids, 16, 37);
+  for (size_t i = 0; i < logits->size(); ++i) {
+    EXPECT_EQ((*logits)[i], all[36 * vocab + i]) << i;
+  }
+  EXPECT_FALSE(LogitsOf(*model_, RunnerSetup(), ids, 41, 16));
+  EXPECT_FALSE(LogitsOf(*model_, RunnerSetup(), ids, 0, 16));
+  const std::array<int32_t, 2> unknown = {0, model_->vocab_size()};
+  EXPECT_FALSE(LogitsOf(*model_, RunnerSetup(), unknown, 1, 16));
 }
 
 double BitsOf(std::span<const float> logits, int32_t token) {

@@ -48,6 +48,8 @@ class StepRunner {
   Result<std::vector<float>> Step(std::span<const Piece> pieces, Rows rows, const PlanFn& plan,
                                   const ForwardFn& forward);
 
+  void set_sink(event::Sink sink) { setup_.sink = sink; }
+
   // Forgets a sequence's tokens from `length` on.
   void Truncate(int sequence, int64_t length);
   int64_t length(int sequence) const { return lengths_[static_cast<size_t>(sequence)]; }

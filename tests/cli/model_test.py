@@ -29,6 +29,31 @@ def test_bench_model_states_speed_beside_roofs(tmp_path):
         assert row["tokens_per_s"] > 0 and row["ops"]["experts"]["flops"] > 0
 
 
+def test_bench_model_states_what_events_cost():
+    done = fathom("bench", "model", MODEL, "--event-cost", "--prompt", 16, "--steps", 4,
+                  "--json", "-")
+    assert done.returncode == 0, done.stderr
+    out = json.loads(done.stdout[done.stdout.index("{"):])
+    assert out["schema"] == "fathom.bench_events/1" and out["pairs"] == 4
+    assert out["events_per_step"] > 40 and out["on_s"] > 0 and out["off_s"] > 0
+
+
+def test_bench_model_writes_logits(tmp_path):
+    tokens, logits = tmp_path / "tokens.txt", tmp_path / "logits.bin"
+    tokens.write_text("1 2 3\n4 5\n")
+    arguments = ("bench", "model", MODEL, "--tokens", tokens, "--logits", logits)
+    done = fathom(*arguments, "--prompt", 3)
+    assert done.returncode == 0, done.stderr
+    vocab = json.loads((MODEL / "config.json").read_text())["vocab_size"]
+    values = struct.unpack(f"<{3 * vocab}f", logits.read_bytes())
+    assert len(set(values)) > vocab
+    tokens.write_text("1 2 x")
+    done = fathom(*arguments, "--prompt", 2)
+    assert done.returncode == 2 and "'x' after 2 ids" in done.stderr
+    for refused in (("--logits", logits), ("--tokens", tokens), ("--event-cost", "--text", tokens)):
+        assert fathom("bench", "model", MODEL, *refused).returncode == 2
+
+
 def test_bench_model_predicts_a_text(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("The old man went down to the river.\n<|doc|>\nOnce upon a time.\n")
