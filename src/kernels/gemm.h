@@ -27,6 +27,8 @@ struct GemmParams {
   int64_t k = 0;
   const float* bias = nullptr;  // [n], added last
   bool accumulate = false;      // the chain starts from C
+  const void* next_b =
+      nullptr;  // a panel of the same k that is read next: asked for ahead; null: none
 };
 
 using GemmFn = void (*)(const GemmParams&);

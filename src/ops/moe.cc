@@ -227,16 +227,18 @@ Status Run(const Plan& plan, const ExpertWeights* experts, const Routing& routin
     const auto grouped = [&](auto weight_of, const host::RowsView& all, float* c,
                              int64_t c_stride) {
       const int64_t panels = host::NumPanels(weight_of(experts[0]));
-      runtime.pool->ParallelFor(
-          num_active * panels, 1, [&](int64_t begin, int64_t end, int /*worker*/) {
-            for (int64_t i = begin; i < end; ++i) {
-              const int32_t expert = ws.active[i / panels];
-              const int64_t panel = i % panels;
-              host::MultiplyPanel(cpu, all, weight_of(experts[expert]), panel, starts[expert],
-                                  starts[expert + 1], c + panel * kernels::kPanelColumns, c_stride,
-                                  nullptr);
-            }
-          });
+      const int64_t pieces = num_active * panels;
+      runtime.pool->ParallelFor(pieces, host::PanelRun(pieces, runtime.pool->num_threads()),
+                                [&](int64_t begin, int64_t end, int /*worker*/) {
+                                  for (int64_t i = begin; i < end; ++i) {
+                                    const int32_t expert = ws.active[i / panels];
+                                    const int64_t panel = i % panels;
+                                    host::MultiplyPanel(cpu, all, weight_of(experts[expert]), panel,
+                                                        starts[expert], starts[expert + 1],
+                                                        c + panel * kernels::kPanelColumns,
+                                                        c_stride, nullptr);
+                                  }
+                                });
     };
 
     host::RowsView input{args.input.data, args.input.stride[0], false, ws.rows};

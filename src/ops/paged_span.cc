@@ -54,8 +54,9 @@ void PagedSpan::Run(const kernels::cpu::KernelTable& cpu, const PageReader& read
   const int32_t keys = std::min(kSpanTokens, item.num_keys() - first_key);
   const auto rows = static_cast<int32_t>(item.num_tokens * rows_per_token);
   const kernels::GemmFn gemm = host::GemmFor(cpu, operands.dot, operands.panel);
-  // A core alone has too few misses in flight to keep the memory busy while it computes, so each
-  // block asks for the keys of the next one and for its own values, which are used a little later.
+  // A core alone has too few misses in flight to keep the memory busy while it computes, so packing
+  // a block asks for the keys of the next one and for its own values, which are used a little
+  // later.
   std::array<std::array<const void*, kSpanTokens>, 2> key_rows;
   std::array<const void*, kSpanTokens> value_rows;
   for (int32_t i = 0; i < num_key_planes; ++i) {
@@ -82,12 +83,13 @@ void PagedSpan::Run(const kernels::cpu::KernelTable& cpu, const PageReader& read
       const Plane& plane = key_planes[static_cast<size_t>(i)];
       const void* const* from = key_rows[static_cast<size_t>(i)].data() + key;
       if (key == 0) Ask(from, p.n, plane);
-      Ask(from + kPanel, std::min(kPanel, keys - key - kPanel), plane);
-      operands.PackColumns(cpu)(
-          {from, p.n, plane.dim, scratch.panel + element * kPanel * SizeOf(operands.panel)});
+      kernels::PackParams pack{from, p.n, plane.dim,
+                               scratch.panel + element * kPanel * SizeOf(operands.panel)};
+      pack.ahead[0] = {from + kPanel, std::min(kPanel, keys - key - kPanel)};
+      if (!values_are_keys) pack.ahead[1] = {value_rows.data() + key, p.n};
+      operands.PackColumns(cpu)(pack);
       element += plane.dim;
     }
-    if (!values_are_keys) Ask(value_rows.data() + key, p.n, values);
     p.c = scratch.scores + key;
     gemm(p);
   }

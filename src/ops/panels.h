@@ -39,6 +39,13 @@ inline int64_t PanelBytes(const linear::PackedWeight& w) {
          SizeOf(w.dtype());
 }
 
+// Panels that a thread takes at once: each asks for the next one ahead, and enough pieces remain
+// for all threads to end together.
+inline int64_t PanelRun(int64_t pieces, int64_t threads) {
+  constexpr int64_t kRun = 4;
+  return std::clamp<int64_t>(pieces / (16 * threads), 1, kRun);
+}
+
 // Rows [row_begin, row_end) of the panel's columns of C = A W^T (+ bias); `c` is row 0 of those
 // columns, `bias` that of all columns.
 void MultiplyPanel(const kernels::cpu::KernelTable& cpu, const RowsView& a,
