@@ -41,6 +41,7 @@ struct RunOptions {
   std::string language = "en";
   std::string json;
   std::string trace;
+  bool events = true;
 };
 
 // Text from the engine's thread to the terminal's: a slow terminal must not hold the engine.
@@ -125,12 +126,18 @@ class Runner {
     FATHOM_ASSIGN_OR_RETURN(session::LoadOptions load, ToLoadOptions(options_.model));
     std::vector<observe::Consumer*> consumers = {&ledger_};
     if (!options_.trace.empty()) {
+      if (!options_.events) {
+        return Err(Code::kInvalidArgument, "--trace needs events: drop --no-events");
+      }
       FATHOM_ASSIGN_OR_RETURN(
           trace_, observe::TraceWriter::Create(options_.trace, "fathom run", kMaxTraceBytes));
       consumers.push_back(trace_.get());
     }
-    recorder_ = std::make_unique<observe::Recorder>(&ring_, consumers);
-    load.sink = event::Sink(&ring_);
+    if (options_.events) {
+      recorder_ = std::make_unique<observe::Recorder>(&ring_, consumers);
+      sink_ = event::Sink(&ring_);
+    }
+    load.sink = sink_;
     load.engine.max_running = 8;  // one conversation
     if (!options_.quiet) {
       load.model.on_plan = [](const cost::MemoryPlan& plan) {
@@ -208,10 +215,10 @@ class Runner {
       answer.reasoning_content += delta->reasoning_content;
     }
     Write("\n");
-    ring_.Push({.start_ns = NowNs(), .request_id = id, .kind = event::Kind::kResponded});
+    sink_.Emit({.start_ns = NowNs(), .request_id = id, .kind = event::Kind::kResponded});
     if (printer->error()) return tl::unexpected(*printer->error());
     if (chat) history_.push_back(answer);
-    recorder_->Flush();
+    if (recorder_ != nullptr) recorder_->Flush();
     return Report(id, *printer, answer);
   }
 
@@ -262,7 +269,7 @@ class Runner {
   }
 
   void Arrived(engine::RequestId id, int64_t at_ns, size_t bytes) {
-    ring_.Push({.start_ns = at_ns,
+    sink_.Emit({.start_ns = at_ns,
                 .request_id = id,
                 .value = bytes,
                 .kind = event::Kind::kRequestArrived});
@@ -275,7 +282,7 @@ class Runner {
                        .kind = event::Kind::kNetworkWrite};
     Write(text);
     write.duration_ns = NowNs() - write.start_ns;
-    ring_.Push(write);
+    sink_.Emit(write);
   }
   // With --json - standard output belongs to the JSON.
   void Write(std::string_view text) {
@@ -289,6 +296,7 @@ class Runner {
   const RunOptions& options_;
   Style style_;
   event::Ring ring_;
+  event::Sink sink_;  // into ring_, unless events are off
   observe::Ledger ledger_;
   std::unique_ptr<observe::TraceWriter> trace_;
   std::unique_ptr<observe::Recorder> recorder_;
@@ -325,6 +333,9 @@ void AddRun(Commands& commands) {
       ->capture_default_str();
   app->add_option("--json", options->json, "Write answer, usage and ledger as JSON; - for stdout");
   app->add_option("--trace", options->trace, "Write a Chrome trace that Perfetto opens");
+  app->add_flag("--events,!--no-events", options->events,
+                "Record where time goes; without, there is no ledger and no trace")
+      ->capture_default_str();
 }
 
 }  // namespace fathom::cli

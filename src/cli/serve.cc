@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <optional>
 
 #include "base/strings.h"
 #include "cli/fields.h"
@@ -43,6 +44,7 @@ struct ServeOptions {
   std::string metrics_compat;
   std::string trace;
   std::string trace_max = "1G";
+  bool events = true;
   std::string log_level = "info";
 };
 
@@ -73,6 +75,8 @@ void VisitFields(Visitor& visit, ServeOptions& o) {
         "Export metrics under another engine's names too: vllm, or empty");
   visit("trace", o.trace, "Write a Chrome trace that Perfetto opens");
   visit("trace-max", o.trace_max, "Size at which the trace ends, e.g. 1G");
+  visit("events", o.events,
+        "Record where time goes; without, no ledgers and traces, and latency metrics stay empty");
   visit("log-level", o.log_level, "debug, info (a line a request), warn, error or off");
 }
 
@@ -185,12 +189,15 @@ Result<int> Serve(const ServeOptions& options) {
   FATHOM_ASSIGN_OR_RETURN(const uint64_t trace_max, Bytes(options.trace_max, "--trace-max"));
   std::unique_ptr<observe::TraceWriter> trace;
   if (!options.trace.empty()) {
+    if (!options.events)
+      return Err(Code::kInvalidArgument, "--trace needs events: drop --no-events");
     FATHOM_ASSIGN_OR_RETURN(trace,
                             observe::TraceWriter::Create(options.trace, "fathom serve", trace_max));
   }
 
   event::Ring ring(1 << 17);
-  load.sink = event::Sink(&ring);
+  const event::Sink sink = options.events ? event::Sink(&ring) : event::Sink();
+  load.sink = sink;
   load.name = options.served_model_name;
   load.engine.max_running = options.max_running;
   load.engine.max_queue = options.max_queue;
@@ -218,12 +225,15 @@ Result<int> Serve(const ServeOptions& options) {
   observe::Ledger ledger(ledger_options);
   std::vector<observe::Consumer*> consumers = {&ledger, &metrics};
   if (trace != nullptr) consumers.push_back(trace.get());
-  observe::Recorder recorder(&ring, consumers);
+  std::optional<observe::Recorder> recorder;
+  if (options.events) recorder.emplace(&ring, consumers);
 
-  FATHOM_ASSIGN_OR_RETURN(
-      const std::unique_ptr<server::Server> server,
-      server::Server::Create(server_options, session,
-                             {event::Sink(&ring), &recorder, &ledger, &metrics}));
+  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<server::Server> server,
+                          server::Server::Create(server_options, session,
+                                                 {.sink = sink,
+                                                  .recorder = options.events ? &*recorder : nullptr,
+                                                  .ledger = options.events ? &ledger : nullptr,
+                                                  .metrics = &metrics}));
   // Scripts wait for this line, whatever the log level.
   fmt::print(stderr, "serving {} on http://{}:{} ({} threads, {}, context {} tokens, {})\n",
              session.model().name, options.host, server->port(), loaded->num_threads(),

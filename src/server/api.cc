@@ -158,6 +158,7 @@ Api::Api(ApiOptions options, session::Session& session, const Observers& observe
               .vocab_size = session.model().vocab_size,
               .max_context_tokens = session.model().max_context_tokens,
               .has_chat_template = !session.model().template_family.empty(),
+              .keeps_ledgers = observers.ledger != nullptr,
               .default_sampling = session.model().default_sampling},
       started_unix_s_(WallNowNs() / 1'000'000'000),
       workers_(static_cast<size_t>(options_.workers)),
@@ -359,12 +360,15 @@ awaitable<void> Api::LedgerPage(Exchange& exchange) {
   }
   const std::string name(id);
   ordered_json ledger;
-  if (known) ledger = co_await LedgerOf(*known, name);
+  if (known && limits_.keeps_ledgers) ledger = co_await LedgerOf(*known, name);
   ApiResult<std::string> body = Dump(ledger);
   if (ledger.is_null()) {
     body = tl::unexpected(ApiError{.status = 404,
-                                   .message = "no ledger of that request: it is unknown, or so "
-                                              "old that it is no longer kept",
+                                   .message = limits_.keeps_ledgers
+                                                  ? "no ledger of that request: it is unknown, or "
+                                                    "so old that it is no longer kept"
+                                                  : "no ledger: this server records no events "
+                                                    "(--no-events)",
                                    .code = "not_found"});
   }
   co_await ReplyResult(exchange, body);

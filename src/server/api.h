@@ -27,7 +27,8 @@
 
 namespace fathom::server {
 
-// The observing side, owned by whoever runs the server.
+// The observing side, owned by whoever runs the server. Without events the sink discards, and
+// recorder and ledger are null.
 struct Observers {
   event::Sink sink;
   observe::Recorder* recorder = nullptr;

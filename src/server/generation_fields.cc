@@ -103,7 +103,12 @@ MaybeError ReadStreamOptions(const JsonValue& value, RequestState& state) {
 MaybeError ReadFathom(const JsonValue& value, RequestState& state) {
   static const RequestFields kFields = {
       {"ledger",
-       [](const JsonValue& v, RequestState& s) { return ReadBool(v, &s.output->ledger); }},
+       [](const JsonValue& v, RequestState& s) -> MaybeError {
+         if (MaybeError error = ReadBool(v, &s.output->ledger)) return error;
+         if (!s.output->ledger || s.limits.keeps_ledgers) return Ok();
+         return Unsupported(v,
+                            "this server records no events (--no-events), so it keeps no ledger");
+       }},
       {"deadline_ms",
        [](const JsonValue& v, RequestState& s) {
          constexpr int64_t kDayMs = 86'400'000;

@@ -35,7 +35,7 @@ class ServerImpl : public Server {
   ServerImpl(const ServerOptions& options, session::Session& session, const Observers& observers)
       : options_(options),
         session_(session),
-        recorder_(*observers.recorder),
+        recorder_(observers.recorder),
         api_(options.api, session, observers),
         signals_(io_),
         settled_(io_),
@@ -52,7 +52,7 @@ class ServerImpl : public Server {
     }
     // Nobody may call into the loop once it is being destroyed.
     api_.JoinWorkers();
-    recorder_.Flush();
+    if (recorder_ != nullptr) recorder_->Flush();
   }
 
   Status Listen() {
@@ -118,7 +118,7 @@ class ServerImpl : public Server {
 
   const ServerOptions options_;
   session::Session& session_;
-  observe::Recorder& recorder_;
+  observe::Recorder* recorder_;
   Api api_;
   // After api_: what is still suspended when the loop has stopped is destroyed with the loop and
   // may use the endpoints while it goes.

@@ -134,6 +134,28 @@ class ServerTest : public testing::Test {
   std::thread thread_;
 };
 
+TEST_F(ServerTest, WithoutEventsALedgerIsRefusedAndTheRestWorks) {
+  ServerOptions options;
+  options.port = 0;
+  options.handle_signals = false;
+  auto server = Server::Create(options, session_, {.metrics = &metrics_});
+  ASSERT_TRUE(server) << server.error().message;
+  server_ = std::move(*server);
+  thread_ = std::thread([this] { server_->Run(); });
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat, "X-Request-Id: abc\r\n")),
+              StartsWith("HTTP/1.1 200 OK\r\n"));
+  std::string body(kChat);
+  body.insert(body.size() - 1, R"(,"fathom":{"ledger":true})");
+  const std::string refused = Ask(Post("/v1/chat/completions", body));
+  EXPECT_THAT(refused, StartsWith("HTTP/1.1 400"));
+  EXPECT_THAT(json::parse(BodyOf(refused))["error"]["message"].get<std::string>(),
+              HasSubstr("--no-events"));
+  const std::string page = Ask(Get("/v1/requests/abc/ledger"));
+  EXPECT_THAT(page, StartsWith("HTTP/1.1 404"));
+  EXPECT_THAT(page, HasSubstr("--no-events"));
+  EXPECT_THAT(Ask(Get("/metrics")), HasSubstr("http_requests_total"));
+}
+
 TEST_F(ServerTest, AnswersAChatWithUsageIdAndLedger) {
   Start();
   std::string body(kChat);

@@ -44,6 +44,16 @@ def test_completes_and_accounts_for_every_millisecond():
     assert out["ledger"]["schema"] == "fathom.ledger/1"
 
 
+def test_without_events_the_answer_is_the_same_and_has_no_ledger(tmp_path):
+    asked = ("-p", "Once upon a time", "-n", "16", "--seed", "5")
+    quiet = run_json("--no-events", *asked)
+    assert quiet["content"] == run_json(*asked)["content"]
+    assert "ledger" not in quiet
+    done = fathom("run", "--no-events", "--trace", str(tmp_path / "t.json"), *asked)
+    assert done.returncode == 2 and "--no-events" in done.stderr
+    assert not (tmp_path / "t.json").exists()
+
+
 def test_seed_and_temperature():
     one = run_json("-p", "The old man", "-n", "20", "--seed", "7")["content"]
     assert run_json("-p", "The old man", "-n", "20", "--seed", "7", "--threads", "1")["content"] == one

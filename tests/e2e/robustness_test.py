@@ -156,6 +156,21 @@ def test_sigterm_drains(tmp_path):
     assert sum(e["name"].startswith("step ") for e in events if "name" in e) >= 400
 
 
+def test_without_events_answers_are_the_same_and_a_ledger_is_refused(server):
+    body = json.dumps({"prompt": "Once", "max_tokens": 12, "temperature": 0})
+    asking = json.dumps({"prompt": "Once", "fathom": {"ledger": True}})
+    quiet = Server("--no-events", "--log-level", "warn")
+    try:
+        response, text = quiet.request("POST", "/v1/completions", body)
+        assert response.status == 200
+        usual = json.loads(server.request("POST", "/v1/completions", body)[1])
+        assert json.loads(text)["choices"] == usual["choices"]
+        response, text = quiet.request("POST", "/v1/completions", asking)
+        assert response.status == 400 and "--no-events" in text
+    finally:
+        assert quiet.stop() == 0
+
+
 def test_a_second_sigterm_ends_at_once():
     server = Server()
     s = connect(server)
@@ -176,6 +191,7 @@ def test_bad_options_are_errors():
             (["--no-such"], "no-such"),
             (["--metrics-compat", "tgi"], "vllm"),
             (["--max-body", "many"], "--max-body"),
+            (["--no-events", "--trace", "/nonexistent/trace.json"], "--no-events"),
             (["--api-key-file", "/nonexistent"], "/nonexistent"),
             (["--host", "256.0.0.1"], "256.0.0.1"),
             (["/nonexistent-model"], "/nonexistent-model")]:
