@@ -17,6 +17,7 @@ import datetime
 import json
 import pathlib
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -39,7 +40,11 @@ class Bench:
 
     def call(self, command):
         command = [str(part) for part in command]
-        self.commands.append(" ".join(command).replace(f"{self.args.folder}/", "FOLDER/"))
+        shown = " ".join(command).replace(f"{HERE}/", "")
+        for name, value in (("FOLDER", self.args.folder), ("FATHOM", self.args.fathom),
+                            ("LLAMA_PYTHON", self.args.llama_python)):
+            shown = shown.replace(str(value), name)
+        self.commands.append(re.sub(rf"{tempfile.gettempdir()}/\S+", "FILE", shown))
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, f"{command}: {done.stderr[-2000:]}"
         return done.stdout
