@@ -7,6 +7,8 @@
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
 
 namespace fathom::diagnose {
 namespace {
@@ -15,12 +17,42 @@ namespace {
 constexpr int kFindingsPid = 1;
 constexpr int kStepsPid = 2;
 constexpr int kFirstInput = 10;
+constexpr int64_t kLaneStride = 1'000'000;  // from the thread id of a lane to that of the next
 constexpr size_t kPieceBytes = 1 << 20;
 constexpr int64_t kLeastGapNs = 1000;  // shorter ones are the front end's own pace
 
 std::string Quoted(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
+
+// Complete events of one thread must nest, or the importer drops them: kernels of a stream that
+// overlap, ranges that end a moment after their parent. Those go to further lanes of their track.
+class Lanes {
+ public:
+  // The lane for an interval; earlier calls are taken to have started earlier, else it is another.
+  size_t Place(int64_t start_ns, int64_t end_ns) {
+    for (size_t i = 0; i < lanes_.size(); ++i) {
+      Lane& lane = lanes_[i];
+      if (start_ns < lane.last_start_ns) continue;
+      while (!lane.open_ends_ns.empty() && lane.open_ends_ns.back() <= start_ns) {
+        lane.open_ends_ns.pop_back();
+      }
+      if (!lane.open_ends_ns.empty() && end_ns > lane.open_ends_ns.back()) continue;
+      lane.last_start_ns = start_ns;
+      lane.open_ends_ns.push_back(end_ns);
+      return i;
+    }
+    lanes_.push_back({start_ns, {end_ns}});
+    return lanes_.size() - 1;
+  }
+
+ private:
+  struct Lane {
+    int64_t last_start_ns;
+    std::vector<int64_t> open_ends_ns;  // innermost last
+  };
+  std::vector<Lane> lanes_;
+};
 
 class Writer {
  public:
@@ -67,8 +99,21 @@ class Writer {
                    R"({{"ph":"M","name":"{}","pid":{},"tid":{},"args":{{"name":{}}}}})", what, pid,
                    tid, Quoted(name));
   }
+  void NameThread(int pid, int64_t tid, std::string name) {
+    Meta("thread_name", pid, tid, name);
+    Thread& thread = threads_[{pid, tid}];
+    thread.name = std::move(name);
+    thread.named_lanes = 1;
+  }
   void Complete(int pid, int64_t tid, int64_t start_ns, int64_t dur_ns, std::string_view quoted,
                 std::string_view category, std::string_view args = {}) {
+    Thread& thread = threads_[{pid, tid}];
+    const size_t lane = thread.lanes.Place(start_ns, start_ns + dur_ns);
+    tid += static_cast<int64_t>(lane) * kLaneStride;
+    if (lane >= thread.named_lanes) {
+      Meta("thread_name", pid, tid, fmt::format("{} ({})", thread.name, lane + 1));
+      thread.named_lanes = lane + 1;
+    }
     Separator();
     fmt::format_to(
         std::back_inserter(out_),
@@ -83,8 +128,7 @@ class Writer {
     int64_t tid = 0;
     for (const Finding& f : d_.findings.findings) {
       ++tid;
-      Meta("thread_name", kFindingsPid, tid,
-           fmt::format("{} ({})", f.id, SeverityName(f.severity)));
+      NameThread(kFindingsPid, tid, fmt::format("{} ({})", f.id, SeverityName(f.severity)));
       for (const Evidence& e : f.evidence) {
         if (e.slice == kNone) continue;
         const std::string args =
@@ -101,10 +145,9 @@ class Writer {
     if (d_.steps.all.empty()) return;
     Meta("process_name", kStepsPid, 0, "fathom steps");
     for (size_t gpu = 0; gpu < std::max<size_t>(d_.index->gpus().size(), 1); ++gpu) {
-      Meta("thread_name", kStepsPid, static_cast<int64_t>(2 * gpu + 1),
-           fmt::format("steps, GPU {}", gpu));
-      Meta("thread_name", kStepsPid, static_cast<int64_t>(2 * gpu + 2),
-           fmt::format("idle by cause, GPU {}", gpu));
+      NameThread(kStepsPid, static_cast<int64_t>(2 * gpu + 1), fmt::format("steps, GPU {}", gpu));
+      NameThread(kStepsPid, static_cast<int64_t>(2 * gpu + 2),
+                 fmt::format("idle by cause, GPU {}", gpu));
     }
     for (size_t i = 0; i < d_.steps.all.size(); ++i) {
       const Step& step = d_.steps.all[i];
@@ -135,17 +178,18 @@ class Writer {
              fmt::format("{} {} ({})", gpu ? "GPU" : "process", owner,
                          t_.sources[track.source].path));
       }
-      Meta("thread_name", it->second, i,
-           gpu ? fmt::format("stream {}", track.stream)
-               : fmt::format("{} {}", t_.Name(track.thread_name), track.tid));
+      NameThread(it->second, i,
+                 gpu ? fmt::format("stream {}", track.stream)
+                     : fmt::format("{} {}", t_.Name(track.thread_name), track.tid));
     }
     std::vector<std::string> quoted(t_.strings.size());
-    for (size_t s = 0; s < t_.slices.size(); ++s) {
-      std::string& name = quoted[t_.slices.name[s]];
-      if (name.empty()) name = Quoted(t_.SliceName(s));
-      const TrackId track = t_.slices.track[s];
-      Complete(pid_of[track], track, t_.slices.start_ns[s], t_.slices.dur_ns[s], name,
-               CategoryName(t_.slices.category[s]));
+    for (TrackId track = 0; track < t_.tracks.size(); ++track) {
+      for (const uint32_t s : d_.index->thread(track)) {
+        std::string& name = quoted[t_.slices.name[s]];
+        if (name.empty()) name = Quoted(t_.SliceName(s));
+        Complete(pid_of[track], track, t_.slices.start_ns[s], t_.slices.dur_ns[s], name,
+                 CategoryName(t_.slices.category[s]));
+      }
     }
   }
 
@@ -165,9 +209,16 @@ class Writer {
     }
   }
 
+  struct Thread {
+    std::string name;
+    Lanes lanes;
+    size_t named_lanes = 0;
+  };
+
   const Diagnosis& d_;
   const Timeline& t_;
   Language language_;
+  std::map<std::pair<int, int64_t>, Thread> threads_;  // by pid, tid of the first lane
   const std::function<Status(std::string_view)>& write_;
   Status status_;
   std::string out_;  // what is not written yet
