@@ -67,7 +67,7 @@ void Recorder::Loop() {
       stop = stop_;
     }
     DrainAll();
-    for (auto& done : waiting) done();
+    for (auto& done : waiting) std::exchange(done, nullptr)();
     waiting.clear();
     if (stop) return;
   }

@@ -35,7 +35,8 @@ class Recorder {
   Recorder& operator=(const Recorder&) = delete;
 
   // Calls `done` on the recorder's thread once everything that was pushed before this call has
-  // been consumed. `done` must not block.
+  // been consumed, and lets go of it before the next one: whoever waits for a later flush may
+  // destroy what `done` held on to. `done` must not block.
   void FlushThen(std::function<void()> done);
   void Flush();  // the same, waiting
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+
 namespace fathom::observe {
 namespace {
 
@@ -33,6 +35,18 @@ TEST(Recorder, DrainsPeriodicallyAtTheEndAndReportsDrops) {
   }
   EXPECT_EQ(counter.seen, 4u);
   EXPECT_EQ(counter.dropped, 3u);
+}
+
+TEST(Recorder, AFlushLeavesNothingOfThoseBefore) {
+  event::Ring ring(4);
+  Recorder recorder(&ring, {}, std::chrono::hours(1));
+  for (int i = 0; i < 1000; ++i) {
+    auto held = std::make_shared<int>(i);
+    const std::weak_ptr<int> watched = held;
+    recorder.FlushThen([held = std::move(held)] {});
+    recorder.Flush();
+    ASSERT_TRUE(watched.expired());
+  }
 }
 
 }  // namespace

@@ -162,6 +162,7 @@ TEST(Reader, DeepNestingIsReadOrRefused) {
            span + R"({"arrayValue":)" + deep + "}}]}]}]}]}",
            span + R"({"intValue":)" + deep + "}}]}]}]}]}",
            buckets + deep + "]}]}}]}]}]}",
+           R"({"schema":"fathom.samples/1","gpus":)" + deep + "}\n",
            R"({"logical_count":)" + deep + "}",
            interval + "\n" + interval.substr(0, interval.size() - 1) + R"(,"x":)" + deep + "}\n",
            access + "\n" + access.substr(0, access.size() - 1) + R"(,"x":)" + deep + "}\n",

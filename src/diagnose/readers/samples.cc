@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "diagnose/input.h"
 
@@ -17,21 +18,51 @@ int DetectSamples(std::string_view prefix) {
   return line.starts_with('{') && line.find("\"fathom.samples/") != line.npos ? 99 : 0;
 }
 
+// Times beyond this leave no room for arithmetic.
+constexpr int64_t kTimeLimit = int64_t{1} << 61;
+
+// The members of a record; nothing when absent, of another type or out of range.
+std::optional<int64_t> Integer(const Json& record, const char* key, int64_t min, int64_t max) {
+  const auto entry = record.find(key);
+  if (entry == record.end() || !entry->is_number_integer()) return std::nullopt;
+  const bool beyond = entry->is_number_unsigned() && entry->get<uint64_t>() > uint64_t{INT64_MAX};
+  const int64_t value = beyond ? INT64_MAX : entry->get<int64_t>();
+  if (value < min || value > max) return std::nullopt;
+  return value;
+}
+
+std::optional<double> Number(const Json& record, const char* key) {
+  const auto entry = record.find(key);
+  if (entry == record.end() || !entry->is_number()) return std::nullopt;
+  return entry->get<double>();
+}
+
+std::string_view Text(const Json& record, const char* key) {
+  const auto entry = record.find(key);
+  if (entry == record.end() || !entry->is_string()) return {};
+  return entry->get_ref<const std::string&>();
+}
+
 Status ReadHeader(const Json& header, Source& entry) {
-  const std::string schema = header.value("schema", "");
+  const std::string_view schema = Text(header, "schema");
   if (schema != kSchema) {
     return Err(Code::kUnsupported, "{}: expected schema {}, found '{}'", entry.path, kSchema,
                schema);
   }
   entry.schema = schema;
   entry.clock = ClockDomain::kMonotonic;
-  entry.utc_anchor_ns = header.value("utc_ns_at_zero", kNoTime);
-  entry.resolution_ns = header.value("alignment_error_ns", int64_t{1});
+  entry.utc_anchor_ns =
+      Integer(header, "utc_ns_at_zero", -kTimeLimit, kTimeLimit).value_or(kNoTime);
+  entry.resolution_ns = Integer(header, "alignment_error_ns", 1, kTimeLimit).value_or(1);
+  const auto gpus = header.find("gpus");
+  if (gpus == header.end() || !gpus->is_array()) return {};
   int32_t id = 0;
-  for (const Json& gpu : header.value("gpus", Json::array())) {
-    entry.devices.push_back({.id = id++,
-                             .name = gpu.value("name", ""),
-                             .memory_bytes = gpu.value("memory_bytes", int64_t{0})});
+  for (const Json& gpu : *gpus) {
+    DeviceInfo& device = entry.devices.emplace_back();
+    device.id = id++;
+    if (!gpu.is_object()) continue;
+    device.name = Text(gpu, "name");
+    device.memory_bytes = Integer(gpu, "memory_bytes", 0, INT64_MAX).value_or(0);
   }
   return {};
 }
@@ -53,29 +84,32 @@ Status ReadSamples(Input& input, Timeline& timeline, SourceId source) {
       stats.Count(Defect::kMalformed, lines.offset());
       continue;
     }
-    try {  // a field of another type
-      if (!have_header) {
-        FATHOM_TRY(ReadHeader(record, timeline.sources[source]));
-        have_header = true;
-        continue;
-      }
-      ++stats.records;
-      const auto metric = event::MetricFromName(record.value("metric", ""));
-      if (!metric) {
-        stats.Count(Defect::kUnknownRecord, lines.offset());
-        continue;
-      }
-      const event::Sample sample{.t_ns = record.at("t_ns").get<int64_t>(),
-                                 .value = record.at("value").get<double>(),
-                                 .metric = *metric,
-                                 .device = record.value("device", uint16_t{0})};
-      series.Add(sample);
-      first = std::min(first, sample.t_ns);
-      last = std::max(last, sample.t_ns);
-      ++stats.kept;
-    } catch (const Json::exception&) {
-      stats.Count(Defect::kMalformed, lines.offset());
+    if (!have_header) {
+      FATHOM_TRY(ReadHeader(record, timeline.sources[source]));
+      have_header = true;
+      continue;
     }
+    ++stats.records;
+    const auto metric = event::MetricFromName(Text(record, "metric"));
+    if (!metric) {
+      stats.Count(Defect::kUnknownRecord, lines.offset());
+      continue;
+    }
+    const std::optional<int64_t> t_ns = Integer(record, "t_ns", -kTimeLimit, kTimeLimit);
+    const std::optional<double> value = Number(record, "value");
+    const std::optional<int64_t> device =
+        record.contains("device") ? Integer(record, "device", 0, UINT16_MAX) : 0;
+    if (!t_ns || !value || !device) {
+      stats.Count(Defect::kMalformed, lines.offset());
+      continue;
+    }
+    series.Add({.t_ns = *t_ns,
+                .value = *value,
+                .metric = *metric,
+                .device = static_cast<uint16_t>(*device)});
+    first = std::min(first, *t_ns);
+    last = std::max(last, *t_ns);
+    ++stats.kept;
   }
   Source& entry = timeline.sources[source];
   entry.stats.bytes = input.bytes_read();

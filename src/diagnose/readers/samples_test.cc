@@ -39,12 +39,16 @@ TEST(SamplesReader, ReadsWhatDoctorRecords) {
 }
 
 TEST(SamplesReader, CountsWhatItCannotRead) {
-  const Timeline t = ReadText(std::string(kHeader) + Line(1, "gpu_speed", 1) +
-                              "{\"t_ns\":\"x\",\"metric\":\"gpu_busy\",\"value\":1}\n" +
-                              "{broken\n" + Line(2, "cpu_busy", 0.5));
+  const Timeline t =
+      ReadText(std::string(kHeader) + Line(1, "gpu_speed", 1) +
+               "{\"t_ns\":\"x\",\"metric\":\"gpu_busy\",\"value\":1}\n" + "{broken\n" +
+               Line(2, "cpu_busy", 0.5) +
+               "{\"t_ns\":9223372036854775807,\"metric\":\"gpu_busy\",\"value\":1}\n" +
+               "{\"t_ns\":1e300,\"metric\":\"gpu_busy\",\"value\":1}\n" +
+               "{\"t_ns\":1,\"metric\":\"gpu_busy\",\"value\":1,\"device\":65536}\n");
   EXPECT_EQ(t.sources[0].stats.kept, 1u);
   EXPECT_EQ(DefectCountOf(t, Defect::kUnknownRecord), 1u);
-  EXPECT_EQ(DefectCountOf(t, Defect::kMalformed), 2u);
+  EXPECT_EQ(DefectCountOf(t, Defect::kMalformed), 5u);
 }
 
 TEST(SamplesReader, RefusesAnotherVersion) {
