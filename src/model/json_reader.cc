@@ -229,6 +229,8 @@ Status JsonReader::Finish(std::span<const std::string_view> ignored) {
 
 Result<simdjson::dom::object> ParseJsonObject(simdjson::dom::parser& parser, std::string_view text,
                                               std::string_view where) {
+  // Also because an empty mapping has no address to copy from.
+  if (text.empty()) return Err(Code::kDataLoss, "{}: expected a JSON object, found nothing", where);
   simdjson::dom::element root;
   const auto error = parser.parse(text.data(), text.size()).get(root);
   if (error != simdjson::SUCCESS) {
