@@ -39,6 +39,7 @@ void DeferredDevice::Free(void* memory) {
 }
 
 void DeferredDevice::CopyIn(StreamId stream, void* device, const void* host, size_t bytes) {
+  if (bytes == 0) return;  // nothing may have no address
   const auto* begin = static_cast<const char*>(host);
   Defer(stream, [device, copy = std::vector<char>(begin, begin + bytes)] {
     std::memcpy(device, copy.data(), copy.size());
@@ -46,7 +47,7 @@ void DeferredDevice::CopyIn(StreamId stream, void* device, const void* host, siz
 }
 
 void DeferredDevice::CopyOut(StreamId stream, void* host, const void* device, size_t bytes) {
-  Defer(stream, [=] { std::memcpy(host, device, bytes); });
+  if (bytes > 0) Defer(stream, [=] { std::memcpy(host, device, bytes); });
 }
 
 void DeferredDevice::Defer(StreamId stream, std::function<void()> work) {

@@ -24,10 +24,10 @@ class CpuDevice final : public Device {
   void Free(void* memory) override { std::free(memory); }
 
   void CopyIn(StreamId, void* device, const void* host, size_t bytes) override {
-    std::memcpy(device, host, bytes);
+    if (bytes > 0) std::memcpy(device, host, bytes);  // nothing may have no address
   }
   void CopyOut(StreamId, void* host, const void* device, size_t bytes) override {
-    std::memcpy(host, device, bytes);
+    if (bytes > 0) std::memcpy(host, device, bytes);
   }
   Fence Record(StreamId stream) override { return {.stream = stream, .value = 0}; }
   bool Passed(const Fence&) override { return true; }

@@ -34,13 +34,12 @@ class KinetoReader {
     constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
     if (window_.text().starts_with(kByteOrderMark)) window_.Consume(kByteOrderMark.size());
     FATHOM_TRY(SkipToValue());
-    if (Peek() == '[') {
-      window_.Consume(1);
-      FATHOM_TRY(ReadEvents());
-    } else {
-      window_.Consume(1);  // the brace: Detect has seen it
-      FATHOM_TRY(ReadTopLevel());
+    const char bracket = Peek();
+    if (bracket != '[' && bracket != '{') {
+      return Err(Code::kDataLoss, "expected a JSON object or array of events, found neither");
     }
+    window_.Consume(1);
+    FATHOM_TRY(bracket == '[' ? ReadEvents() : ReadTopLevel());
     if (const uint64_t bad = timeline_.strings.invalid_utf8() - repaired; bad > 0) {
       stats().Count(Defect::kInvalidUtf8, 0, bad);
     }

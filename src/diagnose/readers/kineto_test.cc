@@ -51,6 +51,16 @@ TEST(Kineto, CudaGraphDecodeOnH200) {
   EXPECT_EQ(t.SliceTrack(step).pid, 420);
 }
 
+TEST(Kineto, WhatIsNoJsonIsRefused) {
+  for (const char* text : {"", " \n", "\xef\xbb\xbf", " \xef\xbb\xbf{}", "x"}) {
+    Result<Input> input = Input::FromMemory("text", text);
+    ASSERT_TRUE(input);
+    Timeline timeline;
+    const SourceId source = timeline.AddSource("text", "kineto");
+    EXPECT_FALSE(kKinetoReader.read(*input, timeline, source)) << text;
+  }
+}
+
 TEST(Kineto, KernelDetail) {
   const Timeline t = ReadText(Trace(
       R"({"ph": "X", "cat": "kernel", "name": "k<\"a\">", "pid": 0, "tid": 7, "ts": 1.001, "dur": 2,
