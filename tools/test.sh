@@ -11,7 +11,7 @@ tools/lint.sh
 if command -v nvcc > /dev/null; then
   echo "== CUDA kernels (compiled, not run: that takes a GPU)"
   cmake --preset gpu > build/.configure.gpu.log 2>&1 || { cat build/.configure.gpu.log; exit 1; }
-  cmake --build --preset gpu -j "$jobs" --target fathom_attention_bench -- --quiet
+  cmake --build --preset gpu -j "$jobs" --target fathom -- --quiet
 fi
 
 echo "== tests (release)"

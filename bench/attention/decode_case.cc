@@ -62,7 +62,8 @@ ops::GpuLimits QueryGpu() {
   return {.compute_major = properties.major,
           .compute_minor = properties.minor,
           .num_sms = properties.multiProcessorCount,
-          .shared_bytes_per_block = static_cast<int64_t>(properties.sharedMemPerBlockOptin)};
+          .shared_bytes_per_block = static_cast<int64_t>(properties.sharedMemPerBlockOptin),
+          .l2_bytes = properties.l2CacheSize};
 }
 
 struct DecodeRun::State {

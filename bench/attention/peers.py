@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times PyTorch's attention backends on the rows of fathom_attention_bench, the same way.
+"""Times PyTorch's attention backends on the rows of `fathom bench attention`, the same way.
 
 Each call is captured into a CUDA graph and replayed; before each replay 256 MiB are overwritten, so
 that L2 holds nothing of use. Prints the median and writes --json (schema fathom.bench.peers/1).

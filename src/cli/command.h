@@ -65,6 +65,8 @@ class Commands {
 // page.
 void AddRun(Commands& commands);
 void AddServe(Commands& commands);
+void AddBenchAttention(Commands& commands);
+void AddBenchClaims(Commands& commands);
 void AddBenchModel(Commands& commands);
 void AddBenchServe(Commands& commands);
 void AddDiagnose(Commands& commands);
@@ -76,6 +78,8 @@ void AddVerify(Commands& commands);
 inline void AddAll(Commands& commands) {
   AddRun(commands);
   AddServe(commands);
+  AddBenchAttention(commands);
+  AddBenchClaims(commands);
   AddBenchModel(commands);
   AddBenchServe(commands);
   AddDiagnose(commands);

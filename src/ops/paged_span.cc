@@ -1,5 +1,6 @@
 #include "ops/paged_span.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "ops/panels.h"
@@ -47,30 +48,46 @@ void PagedSpan::StageQuery(const kernels::cpu::KernelTable& cpu, const float* q,
   }
 }
 
+void PagedSpan::Gather(const PageReader& reader, int64_t head, int64_t first, int32_t count,
+                       SpanRows& rows) const {
+  for (int32_t i = 0; i < num_key_planes; ++i) {
+    const auto at = static_cast<size_t>(i);
+    reader.Rows(key_planes[at], head, first, count, 0, rows.keys[at].data() + rows.count);
+  }
+  if (values_are_keys) {
+    std::copy_n(rows.keys[0].data() + rows.count, count, rows.values.data() + rows.count);
+  } else {
+    reader.Rows(values, head, first, count, 0, rows.values.data() + rows.count);
+  }
+  rows.count += count;
+}
+
 void PagedSpan::Run(const kernels::cpu::KernelTable& cpu, const PageReader& reader,
                     const Item& item, int32_t span, const Scratch& scratch,
                     const State& out) const {
   const int32_t first_key = span * kSpanTokens;
-  const int32_t keys = std::min(kSpanTokens, item.num_keys() - first_key);
-  const auto rows = static_cast<int32_t>(item.num_tokens * rows_per_token);
+  SpanRows rows;
+  Gather(reader, item.head, first_key, std::min(kSpanTokens, item.num_keys() - first_key), rows);
+  const auto num_rows = static_cast<int32_t>(item.num_tokens * rows_per_token);
+  Attend(
+      cpu, rows, num_rows, scratch,
+      [&] {
+        SoftmaxRows(cpu, item, span, 0, num_rows, rows_per_token, scale, scratch.scores, scratch.p,
+                    out);
+      },
+      out);
+}
+
+void PagedSpan::Attend(const kernels::cpu::KernelTable& cpu, const SpanRows& rows, int32_t num_rows,
+                       const Scratch& scratch, FunctionRef<void()> softmax,
+                       const State& out) const {
+  const int32_t keys = rows.count;
   const kernels::GemmFn gemm = host::GemmFor(cpu, operands.dot, operands.panel);
   // A core alone has too few misses in flight to keep the memory busy while it computes, so packing
   // a block asks for the keys of the next one and for its own values, which are used a little
   // later.
-  std::array<std::array<const void*, kSpanTokens>, 2> key_rows;
-  std::array<const void*, kSpanTokens> value_rows;
-  for (int32_t i = 0; i < num_key_planes; ++i) {
-    const auto at = static_cast<size_t>(i);
-    reader.Rows(key_planes[at], item.head, first_key, keys, 0, key_rows[at].data());
-  }
-  if (values_are_keys) {
-    value_rows = key_rows[0];
-  } else {
-    reader.Rows(values, item.head, first_key, keys, 0, value_rows.data());
-  }
-
   kernels::GemmParams p;
-  p.m = rows;
+  p.m = num_rows;
   p.b = scratch.panel;
   p.a = scratch.q;
   p.a_stride = q_stride();
@@ -81,12 +98,12 @@ void PagedSpan::Run(const kernels::cpu::KernelTable& cpu, const PageReader& read
     int64_t element = 0;
     for (int32_t i = 0; i < num_key_planes; ++i) {
       const Plane& plane = key_planes[static_cast<size_t>(i)];
-      const void* const* from = key_rows[static_cast<size_t>(i)].data() + key;
+      const void* const* from = rows.keys[static_cast<size_t>(i)].data() + key;
       if (key == 0) Ask(from, p.n, plane);
       kernels::PackParams pack{from, p.n, plane.dim,
                                scratch.panel + element * kPanel * SizeOf(operands.panel)};
       pack.ahead[0] = {from + kPanel, std::min(kPanel, keys - key - kPanel)};
-      if (!values_are_keys) pack.ahead[1] = {value_rows.data() + key, p.n};
+      if (!values_are_keys) pack.ahead[1] = {rows.values.data() + key, p.n};
       operands.PackColumns(cpu)(pack);
       element += plane.dim;
     }
@@ -94,14 +111,14 @@ void PagedSpan::Run(const kernels::cpu::KernelTable& cpu, const PageReader& read
     gemm(p);
   }
 
-  SoftmaxRows(cpu, item, span, 0, rows, rows_per_token, scale, scratch.scores, scratch.p, out);
+  softmax();
 
   p.a = operands.dot ? static_cast<const void*>(scratch.p) : scratch.scores;
   p.a_stride = kSpanTokens;
   p.c_stride = value_dim;
   p.k = keys;
   const int64_t panel_bytes = operands.PanelElements(keys) * SizeOf(operands.panel);
-  operands.PackRows(cpu)({value_rows.data(), keys, value_dim, scratch.panel, panel_bytes});
+  operands.PackRows(cpu)({rows.values.data(), keys, value_dim, scratch.panel, panel_bytes});
   for (int64_t column = 0; column < value_dim; column += kPanel) {
     p.n = static_cast<int32_t>(std::min<int64_t>(kPanel, value_dim - column));
     p.b = scratch.panel + column / kPanel * panel_bytes;

@@ -1,11 +1,12 @@
-// fathom_attention_bench: checks and times the CUDA attention kernels on this machine's GPU.
+#include "run.h"
+
 #include <cuda_runtime_api.h>
 
-#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
-#include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "base/write_file.h"
 #include "decode_cases.h"
 #include "device.h"
 #include "prefill_case.h"
@@ -24,18 +25,29 @@ struct Variant {
   ops::DecodeAttentionOptions options;
 };
 
-constexpr Variant kVariants[] = {
-    {"balanced", {ops::Reduction::kBalanced}},
-    {"batch-invariant", {ops::Reduction::kBatchInvariant}},
-    {"spans", {ops::Reduction::kSpans}},
+const Variant kVariants[] = {
+    {"balanced", {ops::Reduction::kBalanced, {}}},
+    {"batch-invariant", {ops::Reduction::kBatchInvariant, {}}},
+    {"spans", {ops::Reduction::kSpans, {}}},
 };
+
+// Rows of a kv head, as the tuning table counts them.
+int RowsOf(const DecodeCase& c) {
+  const int queries =
+      c.query_tokens.empty() ? 1 : *std::max_element(c.query_tokens.begin(), c.query_tokens.end());
+  return queries * (c.num_heads / c.num_kv_heads);
+}
+
+bool Wanted(const std::string& name, const std::string& only) {
+  return only.empty() || name.find(only) != std::string::npos;
+}
 
 // Every case in every variant, against float32 on the GPU (and float64 on the host where small),
 // twice for equal bits.
 int CheckDecode(const ops::GpuLimits& gpu, const std::string& only, Json& json) {
   int failures = 0;
   for (const DecodeCase& shape : DecodeCheckCases()) {
-    if (!only.empty() && shape.name.find(only) == std::string::npos) continue;
+    if (!Wanted(shape.name, only)) continue;
     double worst = 0;
     double worst_lse = 0;
     std::string wrong;
@@ -100,8 +112,8 @@ int CheckDecode(const ops::GpuLimits& gpu, const std::string& only, Json& json) 
 int CheckPrefill(const ops::GpuLimits& gpu, const std::string& only, Json& json) {
   int failures = 0;
   for (const PrefillCase& shape : PrefillCheckCases()) {
-    if (!only.empty() && shape.name.find(only) == std::string::npos) continue;
-    PrefillRun run(shape, gpu);
+    if (!Wanted(shape.name, only)) continue;
+    PrefillRun run(shape, {}, gpu);
     run.Run();
     const auto first = run.Output();
     const AttentionErrors errors = run.CompareFloat32(4096);
@@ -120,11 +132,12 @@ int CheckPrefill(const ops::GpuLimits& gpu, const std::string& only, Json& json)
   return failures;
 }
 
-void TimePrefill(const ops::GpuLimits& gpu, int repeats, const std::string& only, Json& json) {
+void TimePrefill(const ops::GpuLimits& gpu, const ops::TuningTable& tuning, int repeats,
+                 const std::string& only, Json& json) {
   fmt::print("{:<40} {:>9} {:>8} {:>9}\n", "prefill shape", "us", "TFLOP/s", "error");
   for (const PrefillCase& shape : PrefillTimeCases()) {
-    if (!only.empty() && shape.name.find(only) == std::string::npos) continue;
-    PrefillRun run(shape, gpu);
+    if (!Wanted(shape.name, only)) continue;
+    PrefillRun run(shape, tuning.Prefill(shape.dim_qk, shape.dim_v), gpu);
     run.Run();
     const AttentionErrors errors = run.CompareFloat32(512);
     if (!errors.finite || !(errors.out <= kTolerance)) {
@@ -142,13 +155,16 @@ void TimePrefill(const ops::GpuLimits& gpu, int repeats, const std::string& only
   }
 }
 
-void TimeDecode(const ops::GpuLimits& gpu, int repeats, const std::string& only, Json& json) {
+void TimeDecode(const ops::GpuLimits& gpu, const ops::TuningTable& tuning, int repeats,
+                const std::string& only, Json& json) {
   fmt::print("{:<50} {:<16} {:>9} {:>9} {:>8} {:>6} {:>8} {:>9}\n", "shape", "variant", "us",
              "us clean", "GB/s", "% read", "TFLOP/s", "error");
   for (const DecodeCase& shape : DecodeTimeCases()) {
-    if (!only.empty() && shape.name.find(only) == std::string::npos) continue;
+    if (!Wanted(shape.name, only)) continue;
     for (const Variant& variant : kVariants) {
-      DecodeRun run(shape, variant.options, gpu);
+      ops::DecodeAttentionOptions options = variant.options;
+      options.tuning = tuning.Decode(shape.dim_qk, shape.dim_v, RowsOf(shape));
+      DecodeRun run(shape, options, gpu);
       run.Prepare();
       run.Run();
       const AttentionErrors errors = run.CompareFloat32();
@@ -178,64 +194,150 @@ void TimeDecode(const ops::GpuLimits& gpu, int repeats, const std::string& only,
              TimeCold(&LaunchEmpty, repeats, L2::kClean));
 }
 
-}  // namespace
-}  // namespace fathom::bench
+// For each family of shapes the candidate whose times, relative to the default's, have the smallest
+// geometric mean over the benchmark's shapes.
+template <class Tuning>
+struct Search {
+  explicit Search(std::vector<Tuning> tried)
+      : candidates(std::move(tried)), log_ratio(candidates.size()) {}
+  std::vector<Tuning> candidates;
+  std::vector<double> log_ratio;
 
-int main(int argc, char** argv) {
-  using namespace fathom::bench;
-  CLI::App app("Checks and times Fathom's CUDA attention kernels");
-  bool check = false;
-  bool time = false;
-  int repeats = 21;
-  std::string json_path, only, op;
-  app.add_flag("--check", check, "compare with references on every check case");
-  app.add_flag("--time", time, "time the benchmark shapes");
-  app.add_option("--repeats", repeats, "timed replays a shape; the median is printed")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  app.add_option("--only", only, "only cases whose name contains this");
-  app.add_option("--op", op, "decode or prefill; both without it")
-      ->check(CLI::IsMember({"decode", "prefill"}));
-  app.add_option("--json", json_path, "also write the results to this file");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+  void Add(const std::vector<double>& us) {
+    for (size_t i = 0; i < us.size(); ++i) log_ratio[i] += std::log(us[i] / us[0]);
   }
-  if (!check && !time) check = time = true;
+  const Tuning& Best() const {
+    const auto best = std::min_element(log_ratio.begin(), log_ratio.end());
+    return candidates[static_cast<size_t>(best - log_ratio.begin())];
+  }
+};
 
+void TuneDecode(const ops::GpuLimits& gpu, int repeats, const std::string& only,
+                ops::TuningTable* table) {
+  struct Family {
+    int dim_qk, dim_v, rows;
+    Search<ops::DecodeTuning> search;
+  };
+  std::vector<Family> families;
+  for (const DecodeCase& shape : DecodeTimeCases()) {
+    if (!Wanted(shape.name, only)) continue;
+    const auto same = [&shape](const Family& f) {
+      return f.dim_qk == shape.dim_qk && f.dim_v == shape.dim_v && f.rows == RowsOf(shape);
+    };
+    auto family = std::find_if(families.begin(), families.end(), same);
+    if (family == families.end()) {
+      const DecodeRun run(shape, {}, gpu);
+      families.push_back({shape.dim_qk, shape.dim_v, RowsOf(shape),
+                          Search(ops::DecodeCandidates(run.plan().kernel.blocks_per_sm))});
+      family = families.end() - 1;
+    }
+    std::vector<double> us;
+    for (const ops::DecodeTuning& tuning : family->search.candidates) {
+      DecodeRun run(shape, {.tuning = tuning}, gpu);
+      run.Prepare();
+      run.Run();
+      us.push_back(run.TimeUs(repeats, L2::kDirty));
+    }
+    family->search.Add(us);
+    fmt::print("tuned {:<50} default {:>8.1f} us, best {:>8.1f} us\n", shape.name, us[0],
+               *std::min_element(us.begin(), us.end()));
+  }
+  std::sort(families.begin(), families.end(),
+            [](const Family& a, const Family& b) { return a.rows < b.rows; });
+  for (const Family& f : families) {
+    table->entries.push_back({.decode = true,
+                              .head_dim_qk = f.dim_qk,
+                              .head_dim_v = f.dim_v,
+                              .max_rows = f.rows,
+                              .decode_tuning = f.search.Best()});
+  }
+}
+
+void TunePrefill(const ops::GpuLimits& gpu, int repeats, const std::string& only,
+                 ops::TuningTable* table) {
+  struct Family {
+    int dim_qk, dim_v;
+    Search<ops::PrefillTuning> search;
+  };
+  std::vector<Family> families;
+  for (const PrefillCase& shape : PrefillTimeCases()) {
+    if (!Wanted(shape.name, only)) continue;
+    auto family = std::find_if(families.begin(), families.end(), [&shape](const Family& f) {
+      return f.dim_qk == shape.dim_qk && f.dim_v == shape.dim_v;
+    });
+    if (family == families.end()) {
+      families.push_back({shape.dim_qk, shape.dim_v, Search(ops::PrefillCandidates(gpu.l2_bytes))});
+      family = families.end() - 1;
+    }
+    std::vector<double> us;
+    for (const ops::PrefillTuning& tuning : family->search.candidates) {
+      PrefillRun run(shape, tuning, gpu);
+      run.Run();
+      us.push_back(run.TimeUs(repeats, L2::kDirty));
+    }
+    family->search.Add(us);
+    fmt::print("tuned {:<50} default {:>8.1f} us, best {:>8.1f} us\n", shape.name, us[0],
+               *std::min_element(us.begin(), us.end()));
+  }
+  for (const Family& f : families) {
+    table->entries.push_back({.decode = false,
+                              .head_dim_qk = f.dim_qk,
+                              .head_dim_v = f.dim_v,
+                              .prefill_tuning = f.search.Best()});
+  }
+}
+
+}  // namespace
+
+Result<AttentionBenchResult> RunAttentionBench(const AttentionBenchOptions& options) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);  // a killed run has printed what it did
   int devices = 0;
   if (const cudaError_t status = cudaGetDeviceCount(&devices); status != cudaSuccess) {
-    fmt::print(stderr, "fathom_attention_bench: needs an NVIDIA GPU: {}\n",
+    return Err(Code::kUnsupported,
+               "bench attention: needs an NVIDIA GPU: {}; --explain works without one",
                cudaGetErrorString(status));
-    return 2;
   }
-  const fathom::ops::GpuLimits gpu = QueryGpu();
+  const ops::GpuLimits gpu = QueryGpu();
   if (gpu.compute_major != 9) {
-    fmt::print(stderr,
-               "fathom_attention_bench: every kernel needs compute capability 9.0, this GPU has "
-               "{}.{}\n",
+    return Err(Code::kUnsupported,
+               "bench attention: every kernel needs compute capability 9.0, this GPU has {}.{}",
                gpu.compute_major, gpu.compute_minor);
-    return 2;
   }
   cudaDeviceProp properties;
   CheckCuda(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
   int runtime = 0;
-  cudaRuntimeGetVersion(&runtime);
-  nlohmann::json json = {{"schema", "fathom.bench.attention/1"},
-                         {"gpu", properties.name},
-                         {"sms", gpu.num_sms},
-                         {"cuda_runtime", runtime},
-                         {"flush_bytes", 256 << 20},
-                         {"repeats", repeats}};
+  CheckCuda(cudaRuntimeGetVersion(&runtime), "cudaRuntimeGetVersion");
+  ops::TuningTable tuning;
+  if (!options.tuning_path.empty()) {
+    FATHOM_ASSIGN_OR_RETURN(tuning, ops::LoadTuningTable(options.tuning_path, properties.name));
+  }
+  AttentionBenchResult result;
+  result.json = {{"schema", "fathom.bench.attention/1"},
+                 {"gpu", properties.name},
+                 {"sms", gpu.num_sms},
+                 {"cuda_runtime", runtime},
+                 {"flush_bytes", 256 << 20},
+                 {"repeats", options.repeats}};
   fmt::print("{}, {} SMs, CUDA {}\n", properties.name, gpu.num_sms, runtime);
-  int failures = 0;
-  if (check && op != "prefill") failures += CheckDecode(gpu, only, json);
-  if (check && op != "decode") failures += CheckPrefill(gpu, only, json);
-  if (time && op != "prefill") TimeDecode(gpu, repeats, only, json);
-  if (time && op != "decode") TimePrefill(gpu, repeats, only, json);
-  if (!json_path.empty()) std::ofstream(json_path) << json.dump(1) << "\n";
+  if (!options.autotune_path.empty()) {
+    ops::TuningTable found{.gpu = properties.name};
+    if (options.decode) TuneDecode(gpu, options.repeats, options.only, &found);
+    if (options.prefill) TunePrefill(gpu, options.repeats, options.only, &found);
+    FATHOM_TRY(WriteFile(options.autotune_path, found.ToJson()));
+    fmt::print("wrote {}\n", options.autotune_path);
+    tuning = std::move(found);
+  }
+  int& failures = result.failures;
+  if (options.check && options.decode) failures += CheckDecode(gpu, options.only, result.json);
+  if (options.check && options.prefill) failures += CheckPrefill(gpu, options.only, result.json);
+  if (options.time && options.decode) {
+    TimeDecode(gpu, tuning, options.repeats, options.only, result.json);
+  }
+  if (options.time && options.prefill) {
+    TimePrefill(gpu, tuning, options.repeats, options.only, result.json);
+  }
   if (failures > 0) fmt::print("{} checks FAILED\n", failures);
-  return failures > 0 ? 1 : 0;
+  return result;
 }
+
+}  // namespace fathom::bench

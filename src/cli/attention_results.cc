@@ -1,0 +1,111 @@
+#include "cli/attention_results.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/mapped_file.h"
+
+namespace fathom::cli {
+namespace {
+
+using nlohmann::json;
+
+void AddRows(const json& document, const char* key, bool decode, AttentionResults* results) {
+  const auto found = document.find(key);
+  if (found == document.end() || !found->is_array()) return;
+  for (const json& row : *found) {
+    AttentionRow added{.shape = row.value("shape", ""), .decode = decode};
+    const std::string variant = row.value("variant", "balanced");
+    added.who = row.value("peer", variant == "balanced" ? "fathom" : "fathom " + variant);
+    added.us = row.value("us", 0.0);
+    added.gb_per_s = row.value("gb_per_s", 0.0);
+    added.tflops = row.value("tflops", 0.0);
+    added.error = row.value("error", 0.0);
+    if (added.us > 0) results->rows.push_back(std::move(added));
+  }
+}
+
+}  // namespace
+
+const AttentionRow* AttentionResults::Find(const std::string& shape, const std::string& who) const {
+  for (const AttentionRow& row : rows) {
+    if (row.shape == shape && row.who == who) return &row;
+  }
+  return nullptr;
+}
+
+Status LoadAttentionResults(const std::string& path, AttentionResults* results) {
+  FATHOM_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
+  const json document = json::parse(file.text(), nullptr, false);
+  const std::string schema =
+      document.is_object() && document.contains("schema") && document["schema"].is_string()
+          ? document["schema"].get<std::string>()
+          : "none";
+  if (schema != "fathom.bench.attention/1" && schema != "fathom.bench.attention-results/1" &&
+      schema != "fathom.bench.peers/1") {
+    return Err(Code::kInvalidArgument,
+               "{}: schema {}: expected fathom.bench.attention/1, fathom.bench.attention-results/1 "
+               "or fathom.bench.peers/1",
+               path, schema);
+  }
+  try {
+    results->gpu = document.value("gpu", document.value("device", results->gpu));
+    AddRows(document, "decode", true, results);
+    AddRows(document, "peers_decode", true, results);
+    AddRows(document, "prefill", false, results);
+    AddRows(document, "peers_prefill", false, results);
+    if (schema == "fathom.bench.peers/1") {
+      for (const json& row : document.at("rows")) {
+        const std::string shape = row.at("shape").get<std::string>();
+        const bool decode = shape.starts_with("gqa") || shape.starts_with("mla");
+        AddRows(json{{"rows", json::array({row})}}, "rows", decode, results);
+      }
+    }
+    const json& versions = schema == "fathom.bench.peers/1" ? document
+                           : document.contains("peers")     ? document["peers"]
+                                                            : json::object();
+    for (const char* name : {"torch", "cudnn"}) {
+      const auto found = versions.find(name);
+      if (found == versions.end()) continue;
+      results->versions[name] = found->is_string() ? found->get<std::string>() : found->dump();
+    }
+  } catch (const json::exception& error) {
+    return Err(Code::kInvalidArgument, "{}: {}", path, error.what());
+  }
+  return {};
+}
+
+std::string CompareTable(const AttentionResults& results, double bytes_per_s, double flops_per_s) {
+  std::vector<std::string> peers;
+  std::vector<std::string> shapes;
+  for (const AttentionRow& row : results.rows) {
+    if (!row.who.starts_with("fathom") &&
+        std::find(peers.begin(), peers.end(), row.who) == peers.end()) {
+      peers.push_back(row.who);
+    }
+    if (row.who == "fathom") shapes.push_back(row.shape);
+  }
+  std::string text = fmt::format("{:<44} {:>9}", "shape", "fathom us");
+  for (const std::string& peer : peers) text += fmt::format(" {:>10}", peer);
+  text += fmt::format(" {:>7} {:>7} {:>7} {:>7} {:>9}\n", "ratio", "GB/s", "TFLOP/s", "% roof",
+                      "error");
+  for (const std::string& shape : shapes) {
+    const AttentionRow& ours = *results.Find(shape, "fathom");
+    text += fmt::format("{:<44} {:>9.1f}", shape, ours.us);
+    double best = 0;
+    for (const std::string& peer : peers) {
+      const AttentionRow* row = results.Find(shape, peer);
+      text += row == nullptr ? fmt::format(" {:>10}", "-") : fmt::format(" {:>10.1f}", row->us);
+      if (row != nullptr && (best == 0 || row->us < best)) best = row->us;
+    }
+    const double roof =
+        std::max(ours.gb_per_s * 1e9 / bytes_per_s, ours.tflops * 1e12 / flops_per_s);
+    text += fmt::format(" {:>7} {:>7} {:>7.1f} {:>7.1f} {:>9.1e}\n",
+                        best > 0 ? fmt::format("{:.2f}", best / ours.us) : "-",
+                        ours.gb_per_s > 0 ? fmt::format("{:.0f}", ours.gb_per_s) : "-", ours.tflops,
+                        100 * roof, ours.error);
+  }
+  return text;
+}
+
+}  // namespace fathom::cli

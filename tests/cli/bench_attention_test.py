@@ -1,0 +1,151 @@
+"""`fathom bench attention` and `fathom bench claims` where there is no GPU."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import jsonschema
+
+FATHOM = os.environ["FATHOM"]
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+RESULTS = ROOT / "bench/results/2026-11-29-h200-attention.json"
+
+
+def fathom(*arguments, cwd=ROOT):
+    return subprocess.run([FATHOM, "bench", *arguments], capture_output=True, text=True,
+                          timeout=120, cwd=cwd)
+
+
+def document(schema, *arguments):
+    done = fathom(*arguments, "--json", "-")
+    assert done.returncode == 0, done.stderr
+    parsed = json.loads(done.stdout)
+    jsonschema.validate(parsed, json.loads((ROOT / "docs/schemas" / schema).read_text()))
+    return parsed
+
+
+def explain(*arguments):
+    return document("attention_explain.schema.json", "attention", "--explain", *arguments)
+
+
+def test_running_says_what_is_missing():
+    done = fathom("attention", "--check")
+    assert done.returncode == 2
+    assert "built without CUDA" in done.stderr or "needs an NVIDIA GPU" in done.stderr
+    assert "--explain" in done.stderr
+
+
+def test_explains_every_measured_shape():
+    """Each kept row has a name that a shape produces; nothing beats its floor."""
+    known = {
+        "gqa 32/8h d128 1 x 8k": ["--lengths", "8k"],
+        "gqa 32/8h d128 1 x 64k + 63 x 1k": ["--lengths", "64k,63x1k"],
+        "gqa 32/8h d64 32 x 8k": ["--dims", "64", "--lengths", "32x8k"],
+        "mla 16h 32 x 8k": ["--heads", "16", "--dims", "mla", "--lengths", "32x8k"],
+        "mla 128h 128 x 4k": ["--heads", "128", "--dims", "mla", "--lengths", "128x4k"],
+        "32/8h d128 causal 16 x 1024": ["--op", "prefill", "--lengths", "16x1k"],
+        "32/8h d128 full 4 x 4096": ["--op", "prefill", "--lengths", "4x4k", "--full"],
+        "32/8h d128 causal 512 of 65536": ["--op", "prefill", "--lengths", "64k", "--queries",
+                                           "512"],
+        "16/16h d192/128 causal 1 x 4096": ["--op", "prefill", "--heads", "16", "--dims",
+                                            "192/128", "--lengths", "4k"],
+    }
+    for name, arguments in known.items():
+        found = explain(*arguments, "--results", str(RESULTS))
+        assert found["shape"] == name
+        assert 5 < found["percent_of_roof"] < 100, name
+        assert found["schedule"]["balance"] <= 1.3, name
+        assert found["unfused_bytes"]["hbm"] > found["fused_bytes"]["hbm"]
+        assert all(a["excess"] == 0 for a in found["shared_accesses"] if a["main_loop"])
+
+
+def test_window_and_quantised_caches_shrink_the_floor():
+    dense = explain("--op", "prefill", "--lengths", "16k")
+    window = explain("--op", "prefill", "--lengths", "16k", "--window", "512", "--anchors", "32")
+    assert window["kernel"]["tiles"] < window["kernel"]["dense_tiles"] / 8
+    assert window["floor_us"] < dense["floor_us"] / 10
+    bf16 = explain("--heads", "16", "--dims", "mla", "--lengths", "32x8k")
+    fp8 = explain("--heads", "16", "--dims", "mla", "--lengths", "32x8k", "--cache", "fp8")
+    assert 1.7 < bf16["bytes"] / fp8["bytes"] < 1.76
+
+
+def test_other_gpus_and_bad_values_are_named():
+    assert "needs compute capability 9.0" in explain("--device-spec", "a100")["plan"]
+    for arguments, says in ((["--device-spec", "tpu"], "H200"),
+                            (["--heads", "32/5"], "multiple"),
+                            (["--lengths", "8q"], "8q"),
+                            (["--anchors", "4"], "--window"),
+                            (["--policy", "best"], "handbook-static"),
+                            (["--tuning", "/nowhere.json"], "/nowhere.json"),
+                            (["--results", str(RESULTS), "--lengths", "77"], "no row"),
+                            (["--results", str(ROOT / "README.md")], "schema none")):
+        done = fathom("attention", "--explain", *arguments)
+        assert done.returncode == 2 and says in done.stderr, (arguments, done.stderr)
+
+
+def test_a_tuning_table_changes_the_plan(tmp_path):
+    table = {"schema": "fathom.attention_tuning/1", "gpu": "H200",
+             "entries": [{"op": "decode", "head_dim_qk": 128, "head_dim_v": 128,
+                          "parts_per_sm": 1}]}
+    schema = json.loads((ROOT / "docs/schemas/attention_tuning.schema.json").read_text())
+    jsonschema.validate(table, schema)
+    path = tmp_path / "tuning.json"
+    path.write_text(json.dumps(table))
+    assert "33 parts" in explain()["plan"]
+    assert "16 parts" in explain("--tuning", str(path))["plan"]
+    table["entries"][0]["colour"] = 1
+    path.write_text(json.dumps(table))
+    done = fathom("attention", "--explain", "--tuning", str(path))
+    assert done.returncode == 2 and "unknown key \"colour\"" in done.stderr
+
+
+def test_kept_results_beside_peers():
+    done = fathom("attention", "--results", str(RESULTS))
+    assert done.returncode == 0, done.stderr
+    assert "cuDNN" in done.stdout and "torch 2.11.0" in done.stdout
+    line = next(x for x in done.stdout.splitlines() if x.startswith("gqa 32/8h d128 1 x 8k "))
+    assert line.split()[6] == "19.2" and line.split()[9] == "1.10"
+
+
+def test_claims(tmp_path):
+    found = document("bench_claims.schema.json", "claims")
+    rows = {row["id"]: row for row in found["claims"]}
+    assert rows["B9"]["figure"].endswith(": 0") and rows["B6"]["state"] == "holds"
+    assert "330" not in rows["B15"]["figure"] and rows["B15"]["state"] == "fails"
+    assert "bench/results" in rows["B10"]["source"]
+    alone = fathom("claims", "--only", "A8,B10", "--results", str(tmp_path))
+    assert alone.returncode == 0
+    assert "A8" in alone.stdout and "no measurement found" in alone.stdout
+    assert "B7" not in alone.stdout
+    assert "expected one of" in fathom("claims", "--only", "Z1").stderr
+
+
+def test_plot(tmp_path):
+    out = tmp_path / "attention.svg"
+    done = subprocess.run([sys.executable, ROOT / "bench/attention/plot.py", RESULTS, "--out", out],
+                          capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert out.read_text().startswith("<?xml") and "<svg" in out.read_text()
+    done = subprocess.run([sys.executable, ROOT / "bench/attention/plot.py",
+                           ROOT / "docs/schemas/report.schema.json", "--out", out],
+                          capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and "expected one of" in done.stderr
+
+
+def test_times_and_checks_one_shape_on_the_cpu():
+    shape = ["--heads", "8/2", "--dims", "64", "--lengths", "1x1k,3x100", "--repeats", "1"]
+    dense = fathom("attention", "--device", "cpu", *shape, "--json", "-")
+    assert dense.returncode == 0, dense.stderr
+    dense = json.loads(dense.stdout)
+    assert dense["error"] < 1.5e-2 and dense["tiles"] == 0
+    window = fathom("attention", "--device", "cpu", *shape, "--window", "64", "--anchors", "3",
+                    "--json", "-")
+    window = json.loads(window.stdout)
+    assert window["error"] < 1.5e-2 and 0 < window["tiles"] < window["dense_tiles"]
+    prefill = fathom("attention", "--device", "cpu", "--op", "prefill", *shape, "--window", "64")
+    assert prefill.returncode == 0 and "tiles of 64 keys visited" in prefill.stdout
+    for arguments, says in ((["--dims", "mla"], "GQA over a bf16 cache"), (["--full"], "causal"),
+                            (["--only", "x"], "--device cpu"), (["--cpu-isa", "mmx"], "mmx")):
+        done = fathom("attention", "--device", "cpu", *arguments)
+        assert done.returncode == 2 and says in done.stderr, done.stderr
