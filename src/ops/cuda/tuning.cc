@@ -183,7 +183,7 @@ Result<TuningTable> ParseTuningTable(std::string_view text, std::string_view gpu
   for (size_t i = 0; i < entries->size(); ++i) {
     FATHOM_ASSIGN_OR_RETURN(TuningTable::Entry entry,
                             ParseEntry((*entries)[i], fmt::format("tuning table, entries[{}]", i)));
-    table.entries.push_back(std::move(entry));
+    table.entries.push_back(entry);
   }
   return table;
 }
