@@ -32,7 +32,7 @@ struct RequestLimits {
   int32_t vocab_size = 0;
   int32_t max_context_tokens = 0;
   bool has_chat_template = true;
-  bool keeps_ledgers = true;  // false: asking for one is an error
+  bool keeps_ledgers = true;                // false: asking for one is an error
   engine::SamplingParams default_sampling;  // where a request says nothing
 };
 
