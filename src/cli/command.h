@@ -70,6 +70,7 @@ void AddBenchClaims(Commands& commands);
 void AddBenchModel(Commands& commands);
 void AddBenchServe(Commands& commands);
 void AddDiagnose(Commands& commands);
+void AddPictures(Commands& commands);
 void AddDoctor(Commands& commands);
 void AddScrub(Commands& commands);
 void AddTokenize(Commands& commands);
@@ -83,6 +84,7 @@ inline void AddAll(Commands& commands) {
   AddBenchModel(commands);
   AddBenchServe(commands);
   AddDiagnose(commands);
+  AddPictures(commands);
   AddDoctor(commands);
   AddScrub(commands);
   AddTokenize(commands);

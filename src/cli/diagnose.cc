@@ -9,10 +9,10 @@
 #include "base/mapped_file.h"
 #include "base/write_file.h"
 #include "cli/command.h"
+#include "cli/read_artifacts.h"
 #include "cli/terminal.h"
 #include "diagnose/compare.h"
 #include "diagnose/diagnosis.h"
-#include "diagnose/readers/reader.h"
 #include "diagnose/report/catalogue.h"
 #include "diagnose/report/compare_report.h"
 #include "diagnose/report/html_report.h"
@@ -35,6 +35,7 @@ struct DiagnoseOptions {
   std::string language = "en";
   std::string thresholds;
   std::string fail_on;
+  int scrape_seconds = 0;
 };
 
 Result<diagnose::Thresholds> LoadThresholds(const std::string& path) {
@@ -43,21 +44,6 @@ Result<diagnose::Thresholds> LoadThresholds(const std::string& path) {
   auto thresholds = diagnose::Thresholds::FromJson(file.text());
   if (!thresholds) return tl::unexpected(WithContext(thresholds.error(), path));
   return thresholds;
-}
-
-// Reading a large trace takes seconds: a line that is written over shows how far it is.
-Result<diagnose::Timeline> Read(const std::vector<std::string>& files) {
-  if (!IsTerminal(STDERR_FILENO)) return diagnose::ReadArtifacts(files);
-  std::string shown;
-  auto timeline = diagnose::ReadArtifacts(files, [&](std::string_view path, double share) {
-    std::string line = fmt::format("reading {} {:.0f} %", path, share * 100);
-    if (line == shown) return;
-    fmt::print(stderr, "\r\033[K{}", line);
-    std::fflush(stderr);
-    shown = std::move(line);
-  });
-  fmt::print(stderr, "\r\033[K");
-  return timeline;
 }
 
 Result<int> Diagnose(const DiagnoseOptions& options) {
@@ -77,7 +63,8 @@ Result<int> Diagnose(const DiagnoseOptions& options) {
     return Err(Code::kInvalidArgument,
                "diagnose: expected files or folders to read, or --explain ID");
   }
-  FATHOM_ASSIGN_OR_RETURN(diagnose::Timeline timeline, Read(options.files));
+  FATHOM_ASSIGN_OR_RETURN(diagnose::Timeline timeline,
+                          ReadArtifacts(options.files, options.scrape_seconds));
   const diagnose::Diagnosis diagnosis = diagnose::Diagnose(std::move(timeline), thresholds);
   if (!options.json.empty()) {
     FATHOM_TRY(WriteFile(options.json, diagnose::JsonReport(diagnosis, language).dump(1) + "\n"));
@@ -97,9 +84,10 @@ Result<int> Diagnose(const DiagnoseOptions& options) {
   const auto forms = {options.json, options.markdown, options.html, options.perfetto};
   if (std::find(forms.begin(), forms.end(), "-") == forms.end()) {
     const Style style = StyleFor(STDOUT_FILENO);
-    FATHOM_TRY(WriteFile("-", diagnose::TextReport(diagnosis, language,
-                                                   {style.bold, style.dim, style.red, style.yellow,
-                                                    style.green, style.reset})));
+    FATHOM_TRY(
+        WriteFile("-", diagnose::TextReport(diagnosis, language,
+                                            {style.bold, style.dim, style.red, style.yellow,
+                                             style.green, style.reset, ColumnsOf(STDOUT_FILENO)})));
   }
   if (options.fail_on.empty()) return kExitDone;
   const auto limit =
@@ -141,8 +129,8 @@ Result<int> Compare(const CompareOptions& options) {
   if (!options.fail_over.empty()) {
     FATHOM_ASSIGN_OR_RETURN(limit, ParsePercent(options.fail_over));
   }
-  FATHOM_ASSIGN_OR_RETURN(diagnose::Timeline before, Read({options.before}));
-  FATHOM_ASSIGN_OR_RETURN(diagnose::Timeline after, Read({options.after}));
+  FATHOM_ASSIGN_OR_RETURN(diagnose::Timeline before, ReadArtifacts({options.before}));
+  FATHOM_ASSIGN_OR_RETURN(diagnose::Timeline after, ReadArtifacts({options.after}));
   const diagnose::Comparison comparison =
       diagnose::Compare(diagnose::Diagnose(std::move(before), thresholds),
                         diagnose::Diagnose(std::move(after), thresholds));
@@ -153,32 +141,6 @@ Result<int> Compare(const CompareOptions& options) {
   return comparison.WorstSlowdown() > limit ? kExitGateFailed : kExitDone;
 }
 
-struct PictureOptions {
-  std::vector<std::string> files;
-  std::string out;
-  std::string language = "en";
-};
-
-Result<int> WritePicture(const PictureOptions& options, diagnose::Picture picture) {
-  FATHOM_ASSIGN_OR_RETURN(const diagnose::Language language,
-                          diagnose::LanguageFromName(options.language));
-  FATHOM_ASSIGN_OR_RETURN(diagnose::Timeline timeline, Read(options.files));
-  const diagnose::Diagnosis diagnosis =
-      diagnose::Diagnose(std::move(timeline), diagnose::Thresholds::Default());
-  FATHOM_TRY(WriteFile(options.out, diagnose::HtmlReport(diagnosis, language, picture)));
-  return kExitDone;
-}
-
-void AddPicture(Commands& commands, const char* name, const char* description,
-                diagnose::Picture picture) {
-  auto options = std::make_shared<PictureOptions>();
-  CLI::App* app = commands.Add(name, description,
-                               [options, picture] { return WritePicture(*options, picture); });
-  app->add_option("files", options->files, "Artifacts, or folders of them")->required();
-  app->add_option("-o,--html", options->out, "The HTML file to write; - for stdout")->required();
-  app->add_option("--lang", options->language, "Language: en or zh")->capture_default_str();
-}
-
 }  // namespace
 
 void AddDiagnose(Commands& commands) {
@@ -187,7 +149,12 @@ void AddDiagnose(Commands& commands) {
   CLI::App* app = commands.Add(
       "diagnose", "Finds what made serving slow in traces, logs and metrics that you already have",
       [options, compare] { return compare->chosen ? Compare(*compare) : Diagnose(*options); });
-  app->add_option("files", options->files, "Artifacts, or folders of them; - reads standard input");
+  app->add_option("files", options->files,
+                  "Artifacts, or folders of them; - reads standard input, http://HOST:PORT/metrics "
+                  "a server");
+  app->add_option("--for", options->scrape_seconds,
+                  "Scrape http:// inputs once a second for so many seconds (default: one scrape)")
+      ->check(CLI::Range(1, 3600));
   app->add_option("--explain", options->explain,
                   "Print what a rule looks for, its limits and fixes, e.g. kv-copy");
   app->add_option("--json", options->json,
@@ -214,12 +181,6 @@ void AddDiagnose(Commands& commands) {
   sub->add_option("--thresholds", compare->thresholds, "JSON file that changes limits by name");
   sub->add_option("--fail-over", compare->fail_over,
                   "Exit with 1 when steps became slower by more than this, beyond noise, e.g. 5%");
-
-  AddPicture(commands, "heatmap", "Draws GPU time by token, layer and kernel class",
-             diagnose::Picture::kHeatMap);
-  AddPicture(commands, "roofline", "Draws attention and matrix products under the GPU's roofs",
-             diagnose::Picture::kRoofline);
-  AddPicture(commands, "flame", "Draws CPU stacks as a flame graph", diagnose::Picture::kFlame);
 }
 
 }  // namespace fathom::cli

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <nlohmann/json.hpp>
@@ -20,6 +21,8 @@
 #include "diagnose/report/json_report.h"
 #include "diagnose/report/next_steps.h"
 #include "diagnose/report/text_report.h"
+#include "diagnose/scrape.h"
+#include "diagnose/understand/signals.h"
 #include "observe/live/nvml_source.h"
 #include "observe/live/perf_source.h"
 #include "observe/live/proc_source.h"
@@ -60,6 +63,31 @@ class LiveLine {
  public:
   void Add(const event::Sample& sample) { newest_[{sample.metric, sample.device}] = sample.value; }
 
+  // What a server's page says of its load; a page that says nothing changes nothing.
+  void AddPage(const std::string& page) {
+    diagnose::Timeline timeline;
+    auto input = diagnose::Input::FromMemory("page", page);
+    if (!input || !diagnose::ReadArtifact(*input, timeline)) return;
+    server_.clear();
+    const auto newest = [&](diagnose::Signal signal) {
+      std::optional<double> sum;  // over engines
+      for (const diagnose::SignalSeries& s : diagnose::FindSignal(timeline, signal)) {
+        if (s.size() > 0) sum = sum.value_or(0) + s.value.back();
+      }
+      return sum;
+    };
+    if (const auto n = newest(diagnose::Signal::kRunning))
+      server_ += fmt::format("  running {}", *n);
+    if (const auto n = newest(diagnose::Signal::kWaiting))
+      server_ += fmt::format("  waiting {}", *n);
+    double usage = -1;
+    for (const diagnose::SignalSeries& s :
+         diagnose::FindSignal(timeline, diagnose::Signal::kKvUsage)) {
+      if (s.size() > 0) usage = std::max(usage, s.value.back());
+    }
+    if (usage >= 0) server_ += fmt::format("  KV {:.0f}%", usage * 100);
+  }
+
   std::string Text(int second) const {
     std::string line = fmt::format("{:>4} s", second);
     const auto share = [&](std::string_view label, event::Metric metric, uint16_t device) {
@@ -77,11 +105,12 @@ class LiveLine {
     if (resident != newest_.end()) {
       line += fmt::format("  RSS {}", HumanBytes(static_cast<uint64_t>(resident->second)));
     }
-    return line;
+    return line + server_;
   }
 
  private:
   std::map<std::pair<event::Metric, uint16_t>, double> newest_;
+  std::string server_;
 };
 
 void AddSources(const DoctorOptions& options, observe::Sampler& sampler, Observed& seen) {
@@ -97,15 +126,15 @@ void AddSources(const DoctorOptions& options, observe::Sampler& sampler, Observe
   sampler.Add(std::make_unique<observe::NvmlPcieSource>(*nvml));
 }
 
-void Scrape(const Url& url, Observed& seen) {
-  const auto page = HttpGet(url, {.timeout_ms = 900});
+void AddScrape(const Url& url, Observed& seen, LiveLine& line) {
+  const auto page = diagnose::Scrape(url, {.timeout_ms = 900});
   if (!page) {
     ++seen.scrape_failures;
     return;
   }
   ++seen.scraped;
-  seen.scrapes +=
-      fmt::format("# Time: {:.3f}\n", static_cast<double>(WallNowNs()) / 1e9) + *page + "\n";
+  seen.scrapes += *page;
+  line.AddPage(*page);
 }
 
 Observed Watch(const DoctorOptions& options, const std::optional<Url>& url) {
@@ -120,7 +149,7 @@ Observed Watch(const DoctorOptions& options, const std::optional<Url>& url) {
   const int64_t begin = NowNs();
   sampler.Start();
   for (int second = 1; second <= options.seconds && g_stop == 0; ++second) {
-    if (url) Scrape(*url, seen);
+    if (url) AddScrape(*url, seen, line);
     const int64_t until = begin + int64_t{second} * 1'000'000'000;
     while (g_stop == 0 && NowNs() < until) {
       const int64_t left = std::min<int64_t>(until - NowNs(), 50'000'000);
@@ -261,9 +290,10 @@ Result<int> Doctor(const DoctorOptions& options) {
   }
   if (options.json != "-" && options.record != "-") {
     const Style style = StyleFor(STDOUT_FILENO);
-    const std::string report = diagnose::TextReport(
-        diagnosis, language,
-        {style.bold, style.dim, style.red, style.yellow, style.green, style.reset});
+    const std::string report =
+        diagnose::TextReport(diagnosis, language,
+                             {style.bold, style.dim, style.red, style.yellow, style.green,
+                              style.reset, ColumnsOf(STDOUT_FILENO)});
     FATHOM_TRY(WriteFile(
         "-", Preface(options, seen, language) + report + diagnose::NextStepsText(next, language)));
   }

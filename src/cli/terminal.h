@@ -1,11 +1,20 @@
 #pragma once
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <string_view>
 
 namespace fathom::cli {
 
 inline bool IsTerminal(int fd) { return isatty(fd) == 1; }
+
+// Cells of a line; 0 when `fd` is no terminal.
+inline size_t ColumnsOf(int fd) {
+  winsize size{};
+  if (!IsTerminal(fd) || ioctl(fd, TIOCGWINSZ, &size) != 0) return 0;
+  return size.ws_col;
+}
 
 // Escape sequences, empty when standard output is not a terminal.
 struct Style {

@@ -239,12 +239,15 @@ class Aligner {
  private:
   static bool HasTimes(const Source& source) { return source.first_ns != kNoTime; }
 
-  void Align(size_t source, int64_t offset_ns, int64_t error_ns, std::string how) {
+  using Arguments = std::vector<std::pair<std::string_view, std::string>>;
+  void Align(size_t source, int64_t offset_ns, int64_t error_ns, std::string_view how,
+             Arguments arguments = {}) {
     Source& entry = t_.sources[source];
     entry.aligned = true;
     entry.offset_ns = SaturatingAdd(entry.offset_ns, offset_ns);
     entry.error_ns = error_ns;
-    entry.alignment = std::move(how);
+    entry.alignment = how;
+    entry.alignment_args = std::move(arguments);
     Shift(entry.first_ns, offset_ns);
     Shift(entry.last_ns, offset_ns);
     pending_[source] = SaturatingAdd(pending_[source], offset_ns);
@@ -255,7 +258,7 @@ class Aligner {
       const Source& source = t_.sources[i];
       if (!HasTimes(source) || source.utc_anchor_ns == kNoTime) continue;
       Align(i, source.utc_anchor_ns, std::max(kUtcErrorNs, source.resolution_ns),
-            source.clock == ClockDomain::kUnix ? "states UTC" : "states the UTC of its start");
+            source.clock == ClockDomain::kUnix ? "aligned.utc" : "aligned.utc_start");
       has_utc_ = true;
     }
   }
@@ -274,7 +277,7 @@ class Aligner {
     for (size_t i = 0; i < t_.sources.size(); ++i) {
       const Source& source = t_.sources[i];
       if (source.aligned || !HasTimes(source) || source.clock != ClockDomain::kMonotonic) continue;
-      Align(i, *monotonic_to_utc, kUtcErrorNs, "monotonic clock of the Nsight Systems session");
+      Align(i, *monotonic_to_utc, kUtcErrorNs, "aligned.monotonic");
     }
   }
 
@@ -293,9 +296,8 @@ class Aligner {
       const std::optional<CalendarFit> fit = FitCalendar(source, first, last);
       if (!fit) continue;
       Align(i, fit->offset_ns, source.resolution_ns,
-            fit->zone_s == 0
-                ? "calendar time taken as UTC"
-                : fmt::format("calendar time, {} from the overlap", ZoneName(fit->zone_s)));
+            fit->zone_s == 0 ? "aligned.calendar_utc" : "aligned.calendar_zone",
+            {{"zone", ZoneName(fit->zone_s)}});
     }
   }
 
@@ -312,15 +314,14 @@ class Aligner {
       }
     }
     if (reference == t_.sources.size()) return;
-    Align(reference, 0, 0, "its own clock is the timeline's");
+    Align(reference, 0, 0, "aligned.reference");
     const Source& chosen = t_.sources[reference];
     if (chosen.clock != ClockDomain::kWallLocal) return;
     for (size_t i = 0; i < t_.sources.size(); ++i) {
       const Source& source = t_.sources[i];
       if (source.aligned || !HasTimes(source) || source.clock != ClockDomain::kWallLocal) continue;
       if (HasNoYear(source) != HasNoYear(chosen)) continue;
-      Align(i, 0, std::max(source.resolution_ns, chosen.resolution_ns),
-            "calendar time, taken to be of the same zone");
+      Align(i, 0, std::max(source.resolution_ns, chosen.resolution_ns), "aligned.calendar_same");
     }
   }
 
@@ -340,20 +341,20 @@ class Aligner {
       if (i == reference || rows[i].slices == 0) continue;
       const bool other_rank = t_.sources[i].rank >= 0 && t_.sources[reference].rank >= 0 &&
                               t_.sources[i].rank != t_.sources[reference].rank;
-      std::string how = "collective ends";
+      std::string_view how = "aligned.collectives";
       std::optional<Estimate> estimate =
           EstimateFrom(collectives.Differences(CollectiveEnds(t_, rows[i].collectives)));
       if (!estimate && !other_rank) {
         // Other ranks do the same things a little earlier or later: no moment is shared.
-        how = "annotations";
+        how = "aligned.annotations";
         estimate = EstimateFrom(annotations.Differences(AnnotationStarts(t_, rows[i].annotations)));
       }
       if (!estimate) continue;
       const bool far =
           estimate->offset_ns > kMaxUtcCorrectionNs || estimate->offset_ns < -kMaxUtcCorrectionNs;
       if (t_.sources[i].aligned && far) continue;  // another run
-      Align(i, estimate->offset_ns, estimate->error_ns,
-            fmt::format("{} {} shared with {}", estimate->pairs, how, t_.sources[reference].path));
+      Align(i, estimate->offset_ns, estimate->error_ns, how,
+            {{"n", std::to_string(estimate->pairs)}, {"other", t_.sources[reference].path}});
     }
   }
 

@@ -3,10 +3,15 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "diagnose/report/catalogue.h"
 #include "diagnose/test_util.h"
 
 namespace fathom::diagnose {
 namespace {
+
+std::string AlignmentText(const Source& source) {
+  return Say(Language::kEnglish, Text{source.alignment, source.alignment_args});
+}
 
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kUtc = 1'766'729'320 * kSecond;  // 2025-12-26 06:08:40
@@ -69,7 +74,7 @@ TEST(Clock, CollectiveEndsAlignRanks) {
   EXPECT_LE(t.sources[1].error_ns, 2);
   EXPECT_LE(JoinErrorNs(t, 0, 1), 2);
   EXPECT_EQ(t.slices.end_ns(0), t.slices.end_ns(20));
-  EXPECT_EQ(t.sources[1].alignment, "20 collective ends shared with input0");
+  EXPECT_EQ(AlignmentText(t.sources[1]), "20 collective ends shared with input0");
 }
 
 TEST(Clock, RanksWithoutSharedMomentsKeepTheErrorOfUtc) {
@@ -116,7 +121,7 @@ TEST(Clock, LogInUtc) {
   EXPECT_TRUE(t.sources[1].aligned);
   EXPECT_EQ(t.sources[1].offset_ns, 0);
   EXPECT_EQ(t.sources[1].error_ns, kSecond);
-  EXPECT_EQ(t.sources[1].alignment, "calendar time taken as UTC");
+  EXPECT_EQ(AlignmentText(t.sources[1]), "calendar time taken as UTC");
 }
 
 TEST(Clock, LogInAnotherZone) {
@@ -124,7 +129,7 @@ TEST(Clock, LogInAnotherZone) {
   EXPECT_TRUE(t.sources[1].aligned);
   EXPECT_EQ(t.sources[1].offset_ns, -8 * 3600 * kSecond);
   EXPECT_EQ(t.log_lines[2].t_ns, kUtc);
-  EXPECT_EQ(t.sources[1].alignment, "calendar time, UTC+08:00 from the overlap");
+  EXPECT_EQ(AlignmentText(t.sources[1]), "calendar time, UTC+08:00 from the overlap");
 }
 
 TEST(Clock, LogWithoutYear) {

@@ -13,8 +13,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/clock.h"
-#include "base/http_get.h"
+#include "diagnose/scrape.h"
 
 namespace fathom::diagnose {
 namespace {
@@ -240,11 +239,10 @@ Result<Input> Input::Start(std::string name, std::unique_ptr<ByteStream> stream)
 }
 
 Result<Input> Input::Open(const std::string& path) {
-  if (path.starts_with("http://")) {
+  if (path.starts_with("http://") || path.starts_with("https://")) {
     FATHOM_ASSIGN_OR_RETURN(const Url url, ParseUrl(path));
-    FATHOM_ASSIGN_OR_RETURN(const std::string body, HttpGet(url));
-    return FromMemory(
-        path, fmt::format("# Time: {:.3f}\n{}", static_cast<double>(WallNowNs()) * 1e-9, body));
+    FATHOM_ASSIGN_OR_RETURN(std::string page, Scrape(url));
+    return FromMemory(path, std::move(page));
   }
   if (path == "-") return Start(path, std::make_unique<FileStream>(STDIN_FILENO, "stdin"));
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);

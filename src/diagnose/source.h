@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace fathom::diagnose {
@@ -111,7 +112,9 @@ struct Source {
   int64_t offset_ns = 0;
   int64_t error_ns = 0;
   int64_t resolution_ns = 1;        // granularity of the source's own times (a log's is a second)
-  std::string alignment;            // how the offset was found, for the report
+  // How the offset was found: a key of the report's catalogue, with its arguments.
+  std::string_view alignment;
+  std::vector<std::pair<std::string_view, std::string>> alignment_args;
   int64_t utc_anchor_ns = kNoTime;  // UTC of the source's time 0, where the input states it
 
   // Extent of the records, on the clock described above.

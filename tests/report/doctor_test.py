@@ -73,6 +73,16 @@ def test_gpu_and_server_are_read_and_judged(metrics, tmp_path):
     assert any(f["id"] == "compute-bound" for f in recorded["findings"])
 
 
+def test_a_terminal_sees_a_line_a_second(metrics):
+    # `script` gives the program a terminal; its line is written over once a second.
+    done = subprocess.run(
+        ["script", "-qec", f"{FATHOM} doctor --nvml {NVML} --url {metrics} --seconds 2", "/dev/null"],
+        capture_output=True, text=True, check=True)
+    lines = [line for line in done.stdout.split("\r") if "GPU0 42%" in line]
+    assert len(lines) == 2 and "   1 s" in lines[0] and "   2 s" in lines[1]
+    assert "running 12  waiting 5  KV 97%" in lines[1]
+
+
 def test_without_a_gpu_it_says_so_and_does_the_rest():
     text = doctor("--nvml", "libno-such-nvml.so.1", "--seconds", 1)
     assert "no GPU is visible" in text

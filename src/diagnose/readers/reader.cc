@@ -101,6 +101,14 @@ Result<const Reader*> FindReader(const Input& input) {
                    input.name(), recording.name, recording.export_command);
       }
     }
+    if (input.name().starts_with("http://")) {
+      const size_t page = prefix.find('\n') + 1;  // behind the line that Scrape puts in front
+      return Err(
+          Code::kInvalidArgument,
+          "{}: expected a server's metrics as Prometheus text, found a page that begins with "
+          "'{}'; vLLM, SGLang and Fathom have them at /metrics (SGLang with --enable-metrics)",
+          input.name(), prefix.substr(page, std::min<size_t>(prefix.find('\n', page) - page, 60)));
+    }
     std::vector<std::string_view> known;
     for (const Reader& reader : kReaders) known.push_back(reader.artifact);
     return Err(Code::kInvalidArgument,
@@ -123,13 +131,14 @@ Result<SourceId> ReadArtifact(Input& input, Timeline& timeline) {
 }
 
 Result<Timeline> ReadArtifacts(std::span<const std::string> paths,
-                               const std::function<void(std::string_view, double)>& progress) {
+                               const std::function<void(std::string_view, double)>& progress,
+                               const std::function<Result<Input>(const std::string&)>& open) {
   Timeline timeline;
   for (const std::string& path : paths) {
     FATHOM_ASSIGN_OR_RETURN(const std::vector<std::string> files, ExpandPaths({&path, 1}));
     const size_t read_before = timeline.sources.size();
     for (const std::string& file : files) {
-      FATHOM_ASSIGN_OR_RETURN(Input input, Input::Open(file));
+      FATHOM_ASSIGN_OR_RETURN(Input input, open(file));
       // A folder may hold anything; a file that was named must be an artifact.
       if (const auto reader = FindReader(input); !reader && file != path) {
         const bool known = reader.error().code == Code::kUnsupported;

@@ -35,8 +35,10 @@ Result<const Reader*> FindReader(const Input& input);
 Result<SourceId> ReadArtifact(Input& input, Timeline& timeline);
 
 // Reads every path (files, directories, "-" for stdin), in order, and aligns their clocks.
-// `progress`, if given, is called with the path and the share read, 0..1.
-Result<Timeline> ReadArtifacts(std::span<const std::string> paths,
-                               const std::function<void(std::string_view, double)>& progress = {});
+// `progress`, if given, is called with the path and the share read, 0..1; `open` opens a file.
+Result<Timeline> ReadArtifacts(
+    std::span<const std::string> paths,
+    const std::function<void(std::string_view, double)>& progress = {},
+    const std::function<Result<Input>(const std::string&)>& open = Input::Open);
 
 }  // namespace fathom::diagnose

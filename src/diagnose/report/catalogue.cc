@@ -33,6 +33,10 @@ Result<Language> LanguageFromName(std::string_view name) {
   return Err(Code::kInvalidArgument, "--lang {}: expected en or zh", name);
 }
 
+std::string_view LanguageName(Language language) {
+  return language == Language::kEnglish ? "en" : "zh";
+}
+
 std::string_view Sentence(Language language, std::string_view key) {
   const Catalogue& catalogue = For(language);
   const auto it = catalogue.find(key);

@@ -12,6 +12,7 @@ namespace fathom::diagnose {
 
 enum class Language : uint8_t { kEnglish, kChinese };
 Result<Language> LanguageFromName(std::string_view name);  // "en", "zh"
+std::string_view LanguageName(Language language);
 
 // The sentence of `text`. A key that a catalogue lacks is a bug: a test compares the catalogues.
 std::string Say(Language language, const Text& text);

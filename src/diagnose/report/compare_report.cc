@@ -27,7 +27,7 @@ std::string CompareText(const Comparison& c, Language language) {
                        Signed(b.share()),
                        Say(language, fmt::format("compare.{}", VerdictName(b.verdict))),
                        Say(language, "compare.error"), Number(b.error_ms), b.steps_before,
-                       b.steps_after, Say(language, "report.steps"));
+                       b.steps_after, Say(language, "html.steps_row"));
     for (const PartChange& p : b.parts) {
       const std::string name =
           p.idle ? Say(language, Text{"report.idle",

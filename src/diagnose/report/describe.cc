@@ -1,11 +1,14 @@
 #include "diagnose/report/describe.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "base/strings.h"
+#include "diagnose/rules/rule.h"
 
 namespace fathom::diagnose {
 namespace {
@@ -39,6 +42,41 @@ std::string CauseWord(Language language, GapCause cause) {
   return Word(language, "cause", GapCauseName(cause));
 }
 
+std::string Headline(const Diagnosis& d, Language language) {
+  std::array<size_t, 3> by_severity{};
+  const Finding* best = nullptr;
+  for (const Finding& f : d.findings.findings) {
+    ++by_severity[static_cast<size_t>(f.severity)];
+    const bool saves = !std::isnan(f.saving_ms_per_step) && f.saving_ms_per_step > 0;
+    if (saves && (best == nullptr || f.saving_ms_per_step > best->saving_ms_per_step)) best = &f;
+  }
+  std::vector<std::string> parts;
+  if (d.findings.findings.empty()) {
+    parts.push_back(Say(language, "report.no_findings"));
+  } else {
+    std::vector<std::string> counts;
+    for (const Severity severity : {Severity::kSevere, Severity::kWarn, Severity::kInfo}) {
+      const size_t n = by_severity[static_cast<size_t>(severity)];
+      if (n > 0) counts.push_back(fmt::format("{} {}", n, SeverityWord(language, severity)));
+    }
+    parts.push_back(fmt::format("{}", fmt::join(counts, ", ")));
+  }
+  if (best != nullptr) {
+    const std::string ms = Duration(best->saving_ms_per_step * 1e6);
+    parts.push_back(Say(language, Text{"report.headline_saving",
+                                       {{"id", std::string(best->id)},
+                                        {"ms", ms},
+                                        {"phase", PhaseWord(language, best->phase)}}}));
+  }
+  const size_t undecided = d.findings.abstained.size();
+  if (undecided > 0) {
+    parts.push_back(Say(language, Text{"report.headline_undecided",
+                                       {{"n", std::to_string(undecided)},
+                                        {"all", std::to_string(Rules().size())}}}));
+  }
+  return fmt::format("{}", fmt::join(parts, language == Language::kEnglish ? "; " : "；"));
+}
+
 std::string SourceSummary(const Source& source, Language language) {
   std::string line =
       Say(language, Text{"report.events", {{"n", std::to_string(source.stats.kept)}}});
@@ -66,9 +104,10 @@ std::vector<std::string> SourceNotes(const Diagnosis& d, const Source& source, L
   if (!source.aligned) {
     notes.push_back(Say(language, "report.clock_loose"));
   } else if (source.error_ns > 0) {  // 0: it is the clock that the others are put on
-    notes.push_back(Say(
-        language,
-        Text{"report.clock", {{"how", source.alignment}, {"error", HumanNs(source.error_ns)}}}));
+    notes.push_back(
+        Say(language, Text{"report.clock",
+                           {{"how", Say(language, Text{source.alignment, source.alignment_args})},
+                            {"error", HumanNs(source.error_ns)}}}));
   }
   return notes;
 }
@@ -189,6 +228,35 @@ std::vector<std::pair<std::string, std::vector<std::string_view>>> AbstentionsBy
     it->second.push_back(a.id);
   }
   return groups;
+}
+
+std::string AddressValueText(AddressValue kind, double value) {
+  switch (kind) {
+    case AddressValue::kAccesses:
+      return fmt::format("{:.3g}", value);
+    case AddressValue::kLatencyNs:
+      return HumanNs(std::llround(value));
+    case AddressValue::kBytes:
+      return HumanBytes(static_cast<uint64_t>(value));
+  }
+  return {};
+}
+
+std::string AddressMapNote(const AddressHeatMap& map, Language language) {
+  static constexpr std::string_view kWhat[] = {"html.address.accesses", "html.address.latency",
+                                               "html.address.bytes"};
+  std::vector<std::string> parts = {
+      Say(language, kWhat[static_cast<size_t>(map.value_kind)]),
+      Say(language, map.by_address ? "html.address.by_bits" : "html.address.by_pages")};
+  const auto count = [&](std::string_view key, uint64_t n) {
+    if (n > 0) parts.push_back(Say(language, Text{key, {{"n", std::to_string(n)}}}));
+  };
+  count("html.address.placed", map.placed);
+  count("html.address.unplaced", map.unplaced);
+  if (map.tokens_per_column > 1) {
+    count("html.address.binned", static_cast<uint64_t>(map.tokens_per_column));
+  }
+  return fmt::format("{}", fmt::join(parts, language == Language::kEnglish ? " " : ""));
 }
 
 }  // namespace fathom::diagnose

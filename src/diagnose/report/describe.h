@@ -6,6 +6,7 @@
 
 #include "diagnose/diagnosis.h"
 #include "diagnose/report/catalogue.h"
+#include "diagnose/understand/address_map.h"
 
 namespace fathom::diagnose {
 
@@ -13,6 +14,9 @@ std::string PhaseWord(Language language, Phase phase);
 std::string SeverityWord(Language language, Severity severity);
 std::string ClassWord(Language language, KernelClass kind);
 std::string CauseWord(Language language, GapCause cause);
+
+// The report in a line: findings by severity, the largest saving, how many rules could not decide.
+std::string Headline(const Diagnosis& d, Language language);
 
 // "128047 events, 3 dropped, Python stacks recorded: ...": one input in a line, without its path.
 std::string SourceSummary(const Source& source, Language language);
@@ -38,5 +42,9 @@ std::string EvidenceLine(const Evidence& evidence, Language language);
 // Rules that abstained for the same reason, together: reason, then their ids.
 std::vector<std::pair<std::string, std::vector<std::string_view>>> AbstentionsByReason(
     const Findings& findings, Language language);
+
+// A value of a memory-address map with its unit, and what the picture shows.
+std::string AddressValueText(AddressValue kind, double value);
+std::string AddressMapNote(const AddressHeatMap& map, Language language);
 
 }  // namespace fathom::diagnose

@@ -5,6 +5,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "diagnose/report/colours.h"
 #include "diagnose/report/describe.h"
 #include "diagnose/report/html_report.h"
 #include "diagnose/report/json_report.h"
@@ -55,6 +56,7 @@ class TimelineData {
     out["tracks"] = tracks_;
     out["names"] = names_;
     out["slices"] = slices_;
+    out["note"] = chosen_.empty() ? "html.timeline.whole" : "html.timeline.note";
     return out;
   }
 
@@ -98,6 +100,30 @@ class TimelineData {
       Choose(order[order.size() / 2]);
       Choose(order.back());
     }
+    if (windows_.empty()) ChooseWithoutSteps();
+  }
+
+  // No steps: the whole recording, or a stretch from its middle when it has too many slices.
+  void ChooseWithoutSteps() {
+    int64_t first = INT64_MAX;
+    int64_t last = INT64_MIN;
+    size_t pieces = 0;
+    for (size_t gpu = 0; gpu < d_.index->gpus().size(); ++gpu) {
+      for (const uint32_t s : d_.index->work(gpu)) {
+        first = std::min(first, t_.slices.start_ns[s]);
+        last = std::max(last, t_.slices.end_ns(s));
+        ++pieces;
+      }
+    }
+    if (pieces == 0) return;
+    if (t_.slices.size() > kMaxSlices) {
+      const double share = static_cast<double>(kMaxSlices) / static_cast<double>(t_.slices.size());
+      const int64_t middle = first + (last - first) / 2;
+      const auto half = static_cast<int64_t>(share * static_cast<double>(last - first) / 2);
+      first = middle - half;
+      last = middle + half;
+    }
+    windows_[first] = last;
   }
 
   size_t Track(std::string name, std::string_view kind) {
@@ -173,6 +199,7 @@ class TimelineData {
   }
 
   void AddGapsAndSteps() {
+    if (chosen_.empty()) return;
     const size_t steps = Track("steps", "step");
     const size_t idle = Track("idle", "gap");
     for (const uint32_t number : chosen_) {
@@ -281,7 +308,54 @@ Json ExpertsOf(const Diagnosis& d) {
   return out;
 }
 
-Json LanesOf(const Diagnosis& d) {
+// Which inputs share a time axis: those on the timeline's clock whose times lie near each other
+// (within the length of the longer). Others have an axis of their own.
+class Clocks {
+ public:
+  explicit Clocks(const std::vector<Source>& sources) : of_source_(sources.size()) {
+    std::vector<size_t> order;
+    for (size_t i = 0; i < sources.size(); ++i) {
+      of_source_[i] = i;
+      if (sources[i].aligned && sources[i].first_ns != kNoTime) order.push_back(i);
+    }
+    std::sort(order.begin(), order.end(),
+              [&](size_t a, size_t b) { return sources[a].first_ns < sources[b].first_ns; });
+    int64_t end = 0;
+    int64_t length = 0;
+    for (size_t k = 0; k < order.size(); ++k) {
+      const Source& source = sources[order[k]];
+      const int64_t own = source.last_ns - source.first_ns;
+      if (k > 0 && source.first_ns - end <= std::max(length, own)) {
+        of_source_[order[k]] = of_source_[order[k - 1]];
+        end = std::max(end, source.last_ns);
+        length = std::max(length, own);
+      } else {
+        end = source.last_ns;
+        length = own;
+      }
+    }
+  }
+  size_t Of(SourceId source) const { return of_source_[source]; }
+
+ private:
+  std::vector<size_t> of_source_;
+};
+
+// What the traces cover, in seconds, by clock.
+Json TraceWindows(const Diagnosis& d, const Clocks& clocks) {
+  std::set<SourceId> traces;
+  for (const GpuKey& gpu : d.index->gpus()) traces.insert(gpu.source);
+  Json windows = Json::array();
+  for (const SourceId id : traces) {
+    const Source& source = d.timeline->sources[id];
+    if (source.first_ns == kNoTime) continue;
+    windows.push_back({clocks.Of(id), static_cast<double>(source.first_ns) / 1e9,
+                       static_cast<double>(source.last_ns) / 1e9});
+  }
+  return windows;
+}
+
+Json LanesOf(const Diagnosis& d, const Clocks& clocks) {
   struct Lane {
     Signal signal;
     std::string_view key;  // html.lane.<key>
@@ -316,7 +390,7 @@ Json LanesOf(const Diagnosis& d) {
       lanes.push_back({{"key", lane.key},
                        {"name", s.name},
                        {"device", s.device},
-                       {"source", d.timeline->sources[s.source].path},
+                       {"clock", clocks.Of(s.source)},
                        {"unit", lane.unit},
                        {"t", std::move(t)},
                        {"v", std::move(v)}});
@@ -337,16 +411,62 @@ Json WordsOf(Language language) {
   return words;
 }
 
+Json Colours() {
+  Json colours = Json::object();
+  for (size_t i = 0; i < kNumKernelClasses; ++i) {
+    const auto kind = static_cast<KernelClass>(i);
+    colours[std::string(KernelClassName(kind))] = ColourOf(kind);
+  }
+  for (size_t i = 0; i < kNumGapCauses; ++i) {
+    const auto cause = static_cast<GapCause>(i);
+    colours[fmt::format("idle:{}", GapCauseName(cause))] = ColourOf(cause);
+  }
+  for (const Phase phase : {Phase::kPrefill, Phase::kDecode, Phase::kMixed, Phase::kUnknown}) {
+    colours[std::string(PhaseName(phase))] = ColourOf(phase);
+  }
+  return colours;
+}
+
+Json AddressOf(const AddressHeatMap& map, Language language) {
+  static constexpr std::string_view kUnits[] = {"", "ns", "bytes"};
+  Json rows = Json::array();
+  Json values = Json::array();
+  for (size_t r = 0; r < size_t{map.num_channels} * map.num_banks; ++r) {
+    rows.push_back(fmt::format("{} / {}", r / map.num_banks, r % map.num_banks));
+    Json row = Json::array();
+    for (size_t c = 0; c < map.num_columns; ++c) {
+      row.push_back(Number(map.values[r * map.num_columns + c]));
+    }
+    values.push_back(std::move(row));
+  }
+  return {{"rows", std::move(rows)},
+          {"first_token", map.first_token},
+          {"tokens_per_column", map.tokens_per_column},
+          {"unit", kUnits[static_cast<size_t>(map.value_kind)]},
+          {"note", AddressMapNote(map, language)},
+          {"values", std::move(values)}};
+}
+
 }  // namespace
+
+nlohmann::ordered_json HtmlData(const AddressHeatMap& map, Language language) {
+  return {{"picture", "address"},
+          {"words", WordsOf(language)},
+          {"colours", Colours()},
+          {"address", AddressOf(map, language)}};
+}
 
 nlohmann::ordered_json HtmlData(const Diagnosis& d, Language language, Picture picture) {
   static constexpr std::string_view kNames[] = {"all", "heatmap", "roofline", "flame"};
-  Json data = {{"picture", kNames[static_cast<size_t>(picture)]}, {"words", WordsOf(language)}};
+  Json data = {{"picture", kNames[static_cast<size_t>(picture)]},
+               {"words", WordsOf(language)},
+               {"colours", Colours()}};
   const bool all = picture == Picture::kAll;
   if (all || picture == Picture::kRoofline) data["roofline"] = RooflineOf(d);
   if (all || picture == Picture::kFlame) data["flame"] = FlameOf(d);
   if (all || picture == Picture::kHeatMap) data["heatmap"] = HeatMapOf(d);
   if (!all) return data;
+  data["headline"] = Headline(d, language);
   data["report"] = JsonReport(d, language);
   // Where each piece of evidence lies in the timeline, by finding; null where it points nowhere.
   Json places = Json::array();
@@ -393,7 +513,9 @@ nlohmann::ordered_json HtmlData(const Diagnosis& d, Language language, Picture p
   data["tail"] = TailOf(d);
   data["timeline"] = TimelineData(d).Build();
   data["experts"] = ExpertsOf(d);
-  data["lanes"] = LanesOf(d);
+  const Clocks clocks(d.timeline->sources);
+  data["lanes"] = LanesOf(d, clocks);
+  data["trace_windows"] = TraceWindows(d, clocks);
   return data;
 }
 

@@ -21,21 +21,28 @@ std::string ForScript(std::string json) {
   return json;
 }
 
-}  // namespace
-
-std::string HtmlReport(const Diagnosis& diagnosis, Language language, Picture picture) {
-  const bool charts = picture == Picture::kAll || picture == Picture::kRoofline;
+std::string Page(const nlohmann::ordered_json& data, Language language, bool charts) {
   std::string page(embedded::kHtml);
   // Invalid UTF-8 was replaced when the inputs were read; "replace" keeps a surprise from throwing.
-  const std::string data = HtmlData(diagnosis, language, picture)
-                               .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  Replace(page, "{{lang}}", language == Language::kChinese ? "zh" : "en");
+  const std::string text = data.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  Replace(page, "{{lang}}", LanguageName(language));
   Replace(page, "{{style}}", embedded::kStyle);
   Replace(page, "{{chart}}", charts ? embedded::kChartJs : std::string_view());
   Replace(page, "{{pictures}}", embedded::kPictures);
   Replace(page, "{{script}}", embedded::kScript);
-  Replace(page, "{{data}}", ForScript(data));
+  Replace(page, "{{data}}", ForScript(text));
   return page;
+}
+
+}  // namespace
+
+std::string HtmlReport(const Diagnosis& diagnosis, Language language, Picture picture) {
+  return Page(HtmlData(diagnosis, language, picture), language,
+              picture == Picture::kAll || picture == Picture::kRoofline);
+}
+
+std::string HtmlReport(const AddressHeatMap& map, Language language) {
+  return Page(HtmlData(map, language), language, /*charts=*/false);
 }
 
 }  // namespace fathom::diagnose

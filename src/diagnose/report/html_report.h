@@ -8,16 +8,20 @@
 
 #include "diagnose/diagnosis.h"
 #include "diagnose/report/catalogue.h"
+#include "diagnose/understand/address_map.h"
 
 namespace fathom::diagnose {
 
-// What the page shows: everything, or one picture ("heatmap", "roofline", "flame").
+// What the page shows: everything, or one picture.
 enum class Picture : uint8_t { kAll, kHeatMap, kRoofline, kFlame };
 
 std::string HtmlReport(const Diagnosis& diagnosis, Language language,
                        Picture picture = Picture::kAll);
+// One memory-address map.
+std::string HtmlReport(const AddressHeatMap& map, Language language);
 
 // The data behind the page (html_data.cc); its shape is the page's own business, not a schema.
 nlohmann::ordered_json HtmlData(const Diagnosis& diagnosis, Language language, Picture picture);
+nlohmann::ordered_json HtmlData(const AddressHeatMap& map, Language language);
 
 }  // namespace fathom::diagnose

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "base/strings.h"
 #include "diagnose/report/describe.h"
 
 namespace fathom::diagnose {
@@ -23,7 +24,8 @@ std::string Cell(std::string_view text) {
 }  // namespace
 
 std::string MarkdownReport(const Diagnosis& d, Language language) {
-  std::string out = fmt::format("# fathom diagnose\n\n## {}\n\n", Say(language, "report.trust"));
+  std::string out = fmt::format("# fathom diagnose\n\n{}\n\n## {}\n\n", Headline(d, language),
+                                Say(language, "report.trust"));
   for (const Source& source : d.timeline->sources) {
     out += fmt::format("- {}: {}, {}\n", Cell(source.path), source.format,
                        Cell(SourceSummary(source, language)));
@@ -62,8 +64,11 @@ std::string MarkdownReport(const Diagnosis& d, Language language) {
     }
     out += "\n\n";
     for (const Evidence& e : f.evidence) out += "- " + Cell(EvidenceLine(e, language)) + "\n";
-    out +=
-        fmt::format("\n**{}**{}\n", Say(language, "report.change"), Cell(Say(language, f.change)));
+    // Bold ends behind a letter, or it is no bold: the label's space goes outside.
+    out += fmt::format("\n**{}** {}\n\n{}{}; {}{}\n", Trim(Say(language, "report.change")),
+                       Cell(Say(language, f.change)), Say(language, "report.risk"),
+                       Cell(Say(language, f.risk)), Say(language, "report.undo"),
+                       Cell(Say(language, f.undo)));
   }
   if (d.findings.findings.empty()) out += "\n" + Say(language, "report.no_findings") + "\n";
   if (!d.recommendations.empty()) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <utf8proc.h>
 
 #include <algorithm>
 #include <cmath>
@@ -15,6 +16,26 @@ namespace {
 
 // Parts of the typical step that a line shows.
 constexpr size_t kShownParts = 6;
+// Where the last column of the phase table begins.
+constexpr size_t kTypicalColumn = 40;
+constexpr size_t kDetailIndent = 9;  // of a finding's evidence
+
+// Ideographs and their like: a line may end before them, but not before a closing mark.
+bool StartsLine(utf8proc_int32_t c) {
+  static constexpr std::u32string_view kClosing =
+      U"\u3001\u3002\uff0c\uff1a\uff1b\uff01\uff1f\uff09\u300d";
+  return utf8proc_charwidth(c) == 2 && kClosing.find(static_cast<char32_t>(c)) == kClosing.npos;
+}
+
+// Whether the space at `at` stands between a number and its unit.
+bool BindsToUnit(std::string_view text, size_t at) {
+  static constexpr std::string_view kUnits[] = {"ns", "us",  "ms",  "s",    "B",      "KiB",
+                                                "MB", "MiB", "GiB", "GB/s", "TFLOP/s"};
+  if (at == 0 || text[at - 1] < '0' || text[at - 1] > '9') return false;
+  const std::string_view rest = text.substr(at + 1);
+  const std::string_view word = rest.substr(0, rest.find_first_of(" ,;)"));
+  return std::find(std::begin(kUnits), std::end(kUnits), word) != std::end(kUnits);
+}
 
 class Writer {
  public:
@@ -22,6 +43,7 @@ class Writer {
       : d_(d), language_(language), style_(style) {}
 
   std::string Run() {
+    Line(fmt::format("{}{}{}", style_.bold, Headline(d_, language_), style_.reset), 0);
     Trust();
     Machine();
     Phases();
@@ -31,8 +53,11 @@ class Writer {
   }
 
  private:
-  void Line(std::string_view text) {
-    out_ += text;
+  // Continuation lines begin `hang` cells to the right of the text itself.
+  void Line(std::string_view text, size_t hang = 2) {
+    const size_t first = std::min(text.find_first_not_of(' '), text.size());
+    out_ +=
+        style_.columns == 0 ? std::string(text) : BreakLines(text, style_.columns, first + hang);
     out_ += '\n';
   }
   void Heading(std::string_view key) {
@@ -80,7 +105,8 @@ class Writer {
                      Say(language_, "report.typical")));
     for (const PhaseSummary& s : phases) {
       Line(fmt::format("  {:8} {:>6} {:>9} {:>9}   {}", PhaseWord(language_, s.phase), s.counted,
-                       Number(s.p50_ms), Number(s.p99_ms), Typical(s)));
+                       Number(s.p50_ms), Number(s.p99_ms), Typical(s)),
+           kTypicalColumn - 2);
     }
     for (const Tail& tail : FindTails(d_.steps, d_.accounts)) {
       // Below a twentieth the slow step is as good as the typical one.
@@ -133,7 +159,8 @@ class Writer {
                                       : f.severity == Severity::kWarn ? style_.yellow
                                                                       : style_.dim;
       Line(fmt::format("  {}{:6}{} {}{}{}: {}", colour, SeverityWord(language_, f.severity),
-                       style_.reset, style_.bold, f.id, style_.reset, Say(language_, f.title)));
+                       style_.reset, style_.bold, f.id, style_.reset, Say(language_, f.title)),
+           kDetailIndent - 2);
       std::string note;
       if (!std::isnan(f.saving_ms_per_step) && f.saving_ms_per_step > 0) {
         note =
@@ -169,7 +196,7 @@ class Writer {
       Line(fmt::format("  {}", fmt::join(d_.findings.clean, ", ")));
     }
     Line("");
-    Line(fmt::format("{}{}{}", style_.dim, Say(language_, "report.explain"), style_.reset));
+    Line(fmt::format("{}{}{}", style_.dim, Say(language_, "report.explain"), style_.reset), 0);
   }
 
   const Diagnosis& d_;
@@ -179,6 +206,40 @@ class Writer {
 };
 
 }  // namespace
+
+std::string BreakLines(std::string_view text, size_t columns, size_t indent) {
+  indent = std::min(indent, columns / 2);
+  std::string out;
+  size_t begin = 0;      // of the line, in `text`
+  size_t breakable = 0;  // the line may end before this byte; 0: nowhere yet
+  size_t used = 0;       // cells
+  for (size_t at = 0; at < text.size();) {
+    if (text[at] == '\033') {
+      const size_t end = text.find('m', at);
+      at = end == text.npos ? text.size() : end + 1;
+      continue;
+    }
+    utf8proc_int32_t c = 0;
+    const auto* bytes = reinterpret_cast<const utf8proc_uint8_t*>(text.data() + at);
+    const auto size = std::max<utf8proc_ssize_t>(
+        1, utf8proc_iterate(bytes, static_cast<utf8proc_ssize_t>(text.size() - at), &c));
+    const bool leading = text.find_first_not_of(" -", begin) >= at;  // a bullet keeps its text
+    const bool between = c == ' ' ? !BindsToUnit(text, at) : StartsLine(c);
+    if (between && !leading) breakable = at;
+    const auto cells = static_cast<size_t>(std::max(0, utf8proc_charwidth(c)));
+    if (used + cells > columns && breakable > begin) {
+      out.append(text.substr(begin, breakable - begin)).append("\n").append(indent, ' ');
+      begin = breakable + (text[breakable] == ' ' ? 1 : 0);
+      at = begin;
+      used = indent;
+      breakable = begin;
+      continue;
+    }
+    used += cells;
+    at += static_cast<size_t>(size);
+  }
+  return out.append(text.substr(begin));
+}
 
 std::string TextReport(const Diagnosis& diagnosis, Language language, const TextStyle& style) {
   return Writer(diagnosis, language, style).Run();

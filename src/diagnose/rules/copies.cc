@@ -151,7 +151,9 @@ class KvCopies {
   const Timeline& timeline_;
 };
 
-std::string_view EvidenceKey(CopySort sort) {
+// `sized`: the trace tells how many bytes were copied.
+std::string_view EvidenceKey(CopySort sort, bool sized) {
+  if (!sized) return "kv-copy.evidence.unsized";
   switch (sort) {
     case CopySort::kExpand:
       return "kv-copy.evidence.expand";
@@ -211,18 +213,16 @@ void KvCopy(const RuleContext& context, Findings& findings) {
       saving_ns -= std::min(g.count * kAppendNs, static_cast<double>(g.total_ns));
     }
     const double each = static_cast<double>(g.total_ns) / g.count;
-    Evidence evidence{
-        .text = {EvidenceKey(g.sort),
-                 {{"count", std::to_string(g.count)},
-                  {"each_us", Number(each / 1e3)},
-                  {"bytes",
-                   g.bytes_each > 0 ? HumanBytes(static_cast<uint64_t>(g.bytes_each)) : "?"},
-                  {"rate", g.bytes_each > 0 ? Number(g.bytes_each / each) : "?"},
-                  {"shape", g.shape.empty() ? "?" : g.shape},
-                  {"stack", context.index.PythonStack(g.example, 3)}}},
-        .slice = g.example,
-        .value = static_cast<double>(g.total_ns) / 1e6,
-        .unit = "ms"};
+    Evidence evidence{.text = {EvidenceKey(g.sort, g.bytes_each > 0),
+                               {{"count", std::to_string(g.count)},
+                                {"each_us", Number(each / 1e3)},
+                                {"bytes", HumanBytes(static_cast<uint64_t>(g.bytes_each))},
+                                {"rate", Number(g.bytes_each / each)},
+                                {"shape", g.shape.empty() ? "-" : g.shape},
+                                {"stack", context.index.PythonStack(g.example, 3)}}},
+                      .slice = g.example,
+                      .value = static_cast<double>(g.total_ns) / 1e6,
+                      .unit = "ms"};
     finding.evidence.push_back(std::move(evidence));
   }
   finding.severity = severe && certain ? Severity::kSevere : Severity::kWarn;

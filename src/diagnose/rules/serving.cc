@@ -283,8 +283,8 @@ void TpCollective(const RuleContext& context, Findings& findings) {
     finding.saving_ms_per_step = kNaN;
     finding.title = {"tp-collective.title.socket", {{"count", std::to_string(sockets)}}};
     finding.change = {"tp-collective.change.socket", {}};
-    finding.risk = {"tp-collective.risk", {}};
-    finding.undo = {"tp-collective.undo", {}};
+    finding.risk = {"tp-collective.risk.socket", {}};
+    finding.undo = {"tp-collective.undo.socket", {}};
     findings.findings.push_back(std::move(finding));
   }
   bool judged = sockets > 0 || !t.transports.empty();

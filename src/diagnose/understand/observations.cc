@@ -403,11 +403,11 @@ class Observer {
       const auto pcie = means.find(Signal::kPcieRx);
       const bool sm = means.contains(Signal::kSmActive);
       Add("gpu-activity",
-          {"observe.gpu",
+          {pcie == means.end() ? "observe.gpu_without_pcie" : "observe.gpu",
            {{"gpu", std::to_string(gpu)},
             {"busy", share(sm ? Signal::kSmActive : Signal::kGpuBusy)},
             {"memory", share(Signal::kDramActive)},
-            {"pcie", pcie == means.end() ? "?" : Number(pcie->second / 1e9)}}},
+            {"pcie", pcie == means.end() ? "" : Number(pcie->second / 1e9)}}},
           means.contains(Signal::kGpuBusy) ? means.at(Signal::kGpuBusy)
                                            : std::numeric_limits<double>::quiet_NaN(),
           "share");

@@ -1,17 +1,8 @@
 'use strict';
 // Drawn here because no chart library draws them: timeline, flame graph, heat maps.
 
-const kColours = {
-  gemm: '#4e79a7', attention: '#d1495b', rope: '#b07aa1', norm: '#5fa8a3', softmax: '#e88a9a',
-  copy: '#f28e2b', cat: '#d9a514', 'cache-write': '#8d99ae', gate: '#9c755f', expert: '#59a14f',
-  collective: '#c65b93', sampling: '#6cb5ad', embedding: '#7fbf6e', quantise: '#3d8a88',
-  activation: '#84b6dd', elementwise: '#a58c2f', reduction: '#b98fb0', 'memcpy-device': '#f2713c',
-  'memcpy-host': '#e0523a', memset: '#a9b0ba', graph: '#6b7bd6', unclassified: '#8a8f98',
-  'idle:launch-bound': '#e2a29b', 'idle:sync-call': '#e6bf87', 'idle:allocator': '#cdb4db',
-  'idle:plan-building': '#f4a9c0', 'idle:module-load': '#d8c3a5', 'idle:preempted': '#bfc9a8',
-  'idle:profiler': '#c9ced6', 'idle:queued': '#b7d3de', 'idle:unknown': '#d5d5d5',
-  prefill: '#7b6fc4', decode: '#3a8f6b', mixed: '#c08a2e', unknown: '#8a8f98',
-};
+// Of kernel classes, "idle:cause" and phases.
+const kColours = JSON.parse(document.getElementById('data').textContent).colours;
 
 function cssColour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -37,6 +28,7 @@ function fitCanvas(canvas, height) {
 }
 
 function microseconds(us) {
+  if (us === 0) return '0';
   if (us >= 1e6) return `${(us / 1e6).toPrecision(3)} s`;
   if (us >= 1e3) return `${(us / 1e3).toPrecision(3)} ms`;
   if (us >= 1) return `${us.toPrecision(3)} us`;
@@ -102,7 +94,7 @@ class TimelinePicture {
     this.drawAxis(context, height, scale, soft);
     for (const row of this.rows) {
       context.fillStyle = soft;
-      context.fillText(row.kind === 'step' ? say('report.steps') : row.kind === 'gap'
+      context.fillText(row.kind === 'step' ? say('html.steps_row') : row.kind === 'gap'
         ? say('html.idle') : row.name, 2, row.y - 7);
       let drawn = -1;  // right edge of what is already painted at depth 0: skip what nobody sees
       for (const s of this.byTrack[row.id]) {
@@ -121,15 +113,17 @@ class TimelinePicture {
           context.strokeRect(x - 1, y - 1, w + 2, 15);
         }
         context.fillStyle = row.kind === 'cpu' ? ink : row.kind === 'gap' ? '#222' : '#fff';
-        fillLabel(context, this.label(s), Math.max(x, 0) + 3, y + 7,
+        fillLabel(context, this.shortLabel(s), Math.max(x, 0) + 3, y + 7,
                   Math.min(x + w, width) - Math.max(x, 0) - 6);
       }
     }
   }
 
   drawAxis(context, height, scale, soft) {
-    const step = 10 ** Math.floor(Math.log10((this.to - this.from) / 4));
-    const every = (this.to - this.from) / step > 12 ? step * 2 : step;
+    // The shortest of 1, 2, 5 times a power of ten whose labels do not touch.
+    const least = (this.to - this.from) * 64 / this.width;
+    const power = 10 ** Math.floor(Math.log10(least));
+    const every = [1, 2, 5, 10].map((n) => n * power).find((t) => t >= least);
     context.strokeStyle = cssColour('--grid');
     context.lineWidth = 1;
     const begin = this.first + Math.ceil((this.from - this.first) / every) * every;
@@ -148,6 +142,11 @@ class TimelinePicture {
     const name = this.data.names[s[2]];
     return this.data.tracks[s[3]].kind === 'gap' || this.data.tracks[s[3]].kind === 'step'
       ? kindWord(name) : name;
+  }
+
+  // A kernel's return type says nothing, and would be all that a short box shows.
+  shortLabel(s) {
+    return this.label(s).replace(/^void /, '').replace(/^\(anonymous namespace\)::/, '');
   }
 
   at(event) {
@@ -319,43 +318,69 @@ function mix(a, b, share) {
   return `rgb(${x.map((v, i) => Math.round(v + (y[i] - v) * share)).join(' ')})`;
 }
 
-// rows x columns of numbers (null: nothing there) from cssColour low to high.
+// rows x columns of numbers (null: nothing there) from cssColour low to high, with a scale.
 class HeatPicture {
-  constructor(canvas, describe) {
+  // axes: {row, column}; describe(row, column, value) is the tip; format(value) a scale's mark.
+  constructor(canvas, axes, describe, format) {
     this.canvas = canvas;
+    this.axes = axes;
     this.describe = describe;
+    this.format = format;
     canvas.addEventListener('pointermove', (event) => {
       const box = canvas.getBoundingClientRect();
-      const column = Math.floor((event.clientX - box.left - 34) / this.cellWidth);
-      const row = Math.floor((event.clientY - box.top) / this.cellHeight);
+      const column = Math.floor((event.clientX - box.left - this.left) / this.cellWidth);
+      const row = Math.floor((event.clientY - box.top - this.top) / this.cellHeight);
       const value = this.values?.[row]?.[column];
       showTip(event, value == null ? '' : this.describe(row, column, value));
     });
     canvas.addEventListener('pointerleave', (event) => showTip(event, ''));
   }
 
-  draw(values, top) {
+  draw(values, rowLabels, columnLabels, most) {
     this.values = values;
-    const columns = Math.max(...values.map((r) => r.length));
-    this.cellHeight = Math.max(5, Math.min(22, 420 / values.length));
-    const {context, width} = fitCanvas(this.canvas, this.cellHeight * values.length + 16);
-    this.cellWidth = (width - 36) / columns;
-    const low = cssColour('--low');
-    const high = cssColour('--high');
-    const every = Math.ceil(14 / this.cellHeight);
+    this.top = 18;
+    this.cellHeight = Math.max(6, Math.min(22, 420 / values.length));
+    const bottom = this.top + this.cellHeight * values.length;
+    const {context, width} = fitCanvas(this.canvas, bottom + 72);
+    const widest = (labels) => Math.max(...labels.map((l) => context.measureText(l).width));
+    this.left = Math.min(widest(rowLabels), width / 3) + 8;
+    this.cellWidth = (width - this.left - 2) / columnLabels.length;
+    const [low, high, soft] = ['--low', '--high', '--soft'].map(cssColour);
+    context.fillStyle = soft;
+    context.fillText(this.axes.row, 0, 8);
+    const everyRow = Math.ceil(13 / this.cellHeight);
+    const everyColumn = Math.ceil((widest(columnLabels) + 10) / this.cellWidth);
     values.forEach((row, r) => {
-      context.fillStyle = cssColour('--soft');
-      if (r % every === 0) context.fillText(`${r}`, 2, (r + 0.5) * this.cellHeight);
+      const y = this.top + r * this.cellHeight;
+      context.fillStyle = soft;
+      context.textAlign = 'right';
+      if (r % everyRow === 0) context.fillText(rowLabels[r], this.left - 5, y + this.cellHeight / 2);
       row.forEach((value, c) => {
         if (value == null) return;
-        context.fillStyle = mix(low, high, top > 0 ? Math.min(1, value / top) : 0);
-        context.fillRect(34 + c * this.cellWidth, r * this.cellHeight,
+        context.fillStyle = mix(low, high, most > 0 ? Math.min(1, value / most) : 0);
+        context.fillRect(this.left + c * this.cellWidth, y,
                          Math.max(this.cellWidth - 0.6, 0.6), Math.max(this.cellHeight - 0.6, 0.6));
       });
     });
+    context.fillStyle = soft;
+    context.textAlign = 'center';
+    for (let c = 0; c < columnLabels.length; c += everyColumn) {
+      context.fillText(columnLabels[c], this.left + (c + 0.5) * this.cellWidth, bottom + 9);
+    }
+    context.fillText(this.axes.column, (this.left + width) / 2, bottom + 25);
+    this.drawScale(context, bottom + 42, Math.min(220, width - this.left), most, low, high);
+  }
+
+  drawScale(context, y, length, most, low, high) {
+    for (let x = 0; x < length; x += 2) {
+      context.fillStyle = mix(low, high, x / length);
+      context.fillRect(this.left + x, y, 2, 8);
+    }
     context.fillStyle = cssColour('--soft');
-    const y = this.cellHeight * values.length + 8;
-    const labels = Math.max(1, Math.ceil(columns / (width / 60)));
-    for (let c = 0; c < columns; c += labels) context.fillText(`${c}`, 34 + c * this.cellWidth, y);
+    [['left', 0], ['center', 0.5], ['right', 1]].forEach(([align, share]) => {
+      context.textAlign = align;
+      context.fillText(this.format(share * most), this.left + share * length, y + 15);
+    });
+    context.textAlign = 'left';
   }
 }

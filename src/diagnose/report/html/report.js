@@ -38,7 +38,7 @@ function milliseconds(ms) {
 // --- header and steps 1 and 2 ---
 
 function header() {
-  page.append(make('h1', {}, 'fathom diagnose'));
+  page.append(make('h1', {}, 'fathom diagnose'), make('p', {id: 'headline'}, data.headline));
   section('trust', 'report.trust', make('ul', {}, ...data.inputs.map((i) => make('li', {},
     make('span', {class: 'mono'}, i.path), ` · ${i.format} · ${i.summary}`,
     ...(i.notes.length ? [make('ul', {class: 'soft small'}, ...i.notes.map((n) => make('li', {}, n)))]
@@ -58,8 +58,8 @@ function machine() {
 
 function typical(phase) {
   const parts = data.typical[phase].slice(0, 5);
-  return parts.length ? parts.map(([name, ns]) => `${name} ${microseconds(ns / 1e3)}`).join(', ')
-    : say('report.no_gpu_rows');
+  return parts.length ? parts.map(([name, ns]) => `${name}\u00a0${microseconds(ns / 1e3).replace(' ', '\u00a0')}`)
+    .join(', ') : say('report.no_gpu_rows');
 }
 
 function partsOf(step) {
@@ -78,8 +78,10 @@ function phases() {
     make('thead', {}, make('tr', {}, ...head, make('th', {}, 'p50 ms'), make('th', {}, 'p99 ms'),
       make('th', {class: 'wide'}, say('report.typical')))),
     make('tbody', {}, ...rows.map(([phase, p]) => make('tr', {},
-      make('td', {}, say(`phase.${phase}`)), make('td', {}, `${p.counted}`),
-      make('td', {}, p.p50_ms?.toPrecision(3) ?? '?'), make('td', {}, p.p99_ms?.toPrecision(3) ?? '?'),
+      make('td', {}, say(`phase.${phase}`)),
+      make('td', {'data-head': say('report.steps')}, `${p.counted}`),
+      make('td', {'data-head': 'p50 ms'}, p.p50_ms?.toPrecision(3) ?? '?'),
+      make('td', {'data-head': 'p99 ms'}, p.p99_ms?.toPrecision(3) ?? '?'),
       make('td', {class: 'wide'}, typical(phase))))));
   section('phases', 'report.step2', make('div', {class: 'scroll'}, table));
 }
@@ -106,8 +108,8 @@ function findingCard(finding, index) {
   const limits = finding.thresholds.map((t) => make('li', {}, say('report.threshold',
     {name: t.name, value: t.value, unit: t.unit, source: t.source, counter: t.counter_example})));
   return make('div', {class: `finding ${finding.severity}`, 'data-severity': finding.severity},
-    make('div', {class: 'tag'}, `${say(`severity.${finding.severity}`)} · ${finding.id} · ` +
-      say(`phase.${finding.phase}`)),
+    make('div', {class: 'tag'}, `${say(`severity.${finding.severity}`)} · ${finding.id}` +
+      (finding.phase === 'unknown' ? '' : ` · ${say(`phase.${finding.phase}`)}`)),
     make('h3', {}, finding.title),
     make('div', {class: 'soft small'}, saves +
       say('report.confidence', {value: finding.confidence.toFixed(2)})),
@@ -148,7 +150,7 @@ function chartBox(low = false) {
 }
 
 // Builds the chart now and again whenever colours change.
-function chart(canvas, configure) {
+function chart(canvas, configure, made = () => {}) {
   let current = null;
   redraws.push((themeChanged) => {
     if (current && !themeChanged) return;  // Chart.js follows the width itself
@@ -158,6 +160,7 @@ function chart(canvas, configure) {
     Chart.defaults.animation = false;
     Chart.defaults.maintainAspectRatio = false;
     current = new Chart(canvas, configure());
+    made(current);
   });
 }
 
@@ -193,7 +196,7 @@ function stepBars() {
         })).filter((d) => d.data.some((v) => v > 0)),
       },
       options: {
-        scales: {x: axis(say('report.steps'), {stacked: true}), y: axis('ms', {stacked: true})},
+        scales: {x: axis(say('html.step'), {stacked: true}), y: axis('ms', {stacked: true})},
         plugins: {legend: {position: 'bottom', labels: {boxWidth: 10, font: {size: 11}}},
           tooltip: {callbacks: {label: (c) => `${c.dataset.label}: ${milliseconds(c.raw)}`}}},
       },
@@ -211,7 +214,8 @@ function tailBars() {
     const difference = new Map(Object.entries(base).map(([kind, ms]) => [kind, -ms]));
     for (const [kind, ms] of partsOf(slow)) difference.set(kind, ms - (base[kind] ?? 0));
     const parts = [...difference].filter(([, ms]) => Math.abs(ms) > 1e-3)
-      .sort((a, b) => Math.abs(b[1]) - Math.abs(a[1])).slice(0, 10);
+      .sort((a, b) => Math.abs(b[1]) - Math.abs(a[1])).slice(0, 10)
+      .filter(([, ms], i, all) => Math.abs(ms) >= 0.005 * Math.abs(all[0][1]));
     if (!parts.length) continue;
     const {canvas, box} = chartBox();
     section(`tail-${tail.phase}`, 'html.tail', make('p', {class: 'soft small'}, say('html.tail.note', {
@@ -256,10 +260,15 @@ function gapCauses() {
   }));
 }
 
-// Labels of a logarithmic axis: the powers alone.
-function powerOfTen(value) {
-  const power = Math.log10(value);
-  return Math.abs(power - Math.round(power)) < 1e-6 ? `${Number(value.toPrecision(1))}` : '';
+// Labels of a logarithmic axis that covers [low, high]: powers of ten, and 2 and 5 times them where
+// there are few.
+function logAxis(title, low, high) {
+  const few = Math.log10(high / low) < 2.5;
+  return axis(title, {type: 'logarithmic', min: low, max: high, ticks: {maxRotation: 0,
+    callback: (value) => {
+      const digit = Number(value.toExponential(3).split('e')[0]);
+      return digit === 1 || (few && (digit === 2 || digit === 5)) ? `${Number(value.toPrecision(3))}` : '';
+    }}});
 }
 
 function roofline() {
@@ -267,33 +276,37 @@ function roofline() {
   if (!roof) return missing('roofline', 'html.roofline', 'html.roofline.missing');
   const {canvas, box} = chartBox();
   box.classList.add('high');
-  section('roofline', 'html.roofline', box, make('p', {class: 'soft small'}, roof.hardware
-    ? say('html.roofline.note', {gpu: roof.hardware.name, bw: roof.hardware.gb_per_s.toFixed(0),
-      tflops: roof.hardware.tflops.toFixed(0)}) : say('html.roofline.unknown')));
   const groups = [...new Set(roof.points.map((p) => `${p.kind}|${p.phase}`))];
+  section('roofline', 'html.roofline', make('p', {class: 'soft small'}, roof.hardware
+    ? say('html.roofline.roofs', {gpu: roof.hardware.name, bw: roof.hardware.gb_per_s.toFixed(0),
+      tflops: roof.hardware.tflops.toFixed(0)}) : say('html.roofline.unknown')), box, rooflineTable(roof));
   chart(canvas, () => {
     const datasets = groups.map((group) => {
       const [kind, phase] = group.split('|');
-      return {label: `${kindWord(kind)}, ${say(`phase.${phase}`)}`,
-        backgroundColor: colourOf(kind), pointStyle: phase === 'decode' ? 'circle' : 'triangle',
-        pointRadius: 6, pointHoverRadius: 8,
+      return {label: `${kindWord(kind)}, ${say(`phase.${phase}`)}`, borderWidth: 1,
+        backgroundColor: colourOf(kind), borderColor: cssColour('--card'),
+        pointStyle: phase === 'decode' ? 'circle' : 'triangle', pointRadius: 6, pointHoverRadius: 8,
         data: roof.points.filter((p) => `${p.kind}|${p.phase}` === group)
           .map((p) => ({x: p.intensity, y: p.tflops, p}))};
     });
-    const xs = roof.points.map((p) => p.intensity);
-    const low = Math.min(...xs) / 3;
-    const high = Math.max(...xs) * 3;
+    const ends = (values) => [Math.min(...values) / 2, Math.max(...values) * 2];
+    let [[left, right], [bottom, top]] = [ends(roof.points.map((p) => p.intensity)),
+      ends(roof.points.map((p) => p.tflops))];
     if (roof.hardware) {
       const {gb_per_s: bandwidth, tflops} = roof.hardware;
       const ridge = tflops * 1e3 / bandwidth;
-      datasets.push({label: roof.hardware.name, type: 'line', pointRadius: 0, borderWidth: 2,
-        borderColor: cssColour('--soft'), backgroundColor: 'transparent',
-        data: [[low, low * bandwidth / 1e3], [ridge, tflops], [Math.max(high, ridge * 3), tflops]]
+      right = Math.max(right, ridge * 4);
+      top = Math.max(top, tflops * 1.6);
+      left = Math.min(left, ridge / 10);
+      bottom = Math.min(bottom, left * bandwidth / 1e3);
+      datasets.push({label: say('html.roofline.roof', {gpu: roof.hardware.name}), type: 'line',
+        pointRadius: 0, pointStyle: 'line', borderWidth: 2, borderColor: cssColour('--soft'),
+        backgroundColor: 'transparent',
+        data: [[left, left * bandwidth / 1e3], [ridge, tflops], [right, tflops]]
           .map(([x, y]) => ({x, y}))});
     }
     return {type: 'scatter', data: {datasets}, options: {
-      scales: {x: axis('FLOP/byte', {type: 'logarithmic', ticks: {callback: powerOfTen}}),
-        y: axis('TFLOP/s', {type: 'logarithmic', ticks: {callback: powerOfTen}})},
+      scales: {x: logAxis(say('html.intensity'), left, right), y: logAxis('TFLOP/s', bottom, top)},
       onClick: (event, hits) => {
         const point = hits.length ? datasets[hits[0].datasetIndex].data[hits[0].index].p : null;
         if (point) showSlice(point.slice);
@@ -304,6 +317,25 @@ function roofline() {
           `${c.raw.p.gb_per_s.toFixed(0)} GB/s, ${c.raw.p.tflops.toPrecision(3)} TFLOP/s`}}},
     }};
   });
+}
+
+function rooflineTable(roof) {
+  const heads = ['html.roofline.call', 'report.phase', 'html.roofline.count', 'html.roofline.time'];
+  const share = (p) => {
+    if (!roof.hardware) return '-';
+    const bound = Math.min(roof.hardware.tflops, p.intensity * roof.hardware.gb_per_s / 1e3);
+    return `${(100 * p.tflops / bound).toFixed(0)}%`;
+  };
+  const shown = (p) => data.timeline?.slices.some((s) => s[6] === p.slice);
+  return make('div', {class: 'scroll'}, make('table', {},
+    make('thead', {}, make('tr', {}, ...heads.map((h) => make('th', {}, say(h))),
+      make('th', {}, 'GB/s'), make('th', {}, 'TFLOP/s'), make('th', {}, say('html.roofline.share')))),
+    make('tbody', {}, ...roof.points.slice(0, 20).map((p) => make('tr', {},
+      make('td', {}, p.name, shown(p) ? make('button', {class: 'show', onclick: () => showSlice(p.slice)},
+        say('html.show')) : null),
+      make('td', {}, say(`phase.${p.phase}`)), make('td', {}, `${p.count}`),
+      make('td', {}, microseconds(p.us)), make('td', {}, p.gb_per_s.toFixed(0)),
+      make('td', {}, p.tflops.toPrecision(3)), make('td', {}, share(p)))))));
 }
 
 function missing(id, titleKey, whyKey) {
@@ -321,7 +353,7 @@ function timelineView() {
   if (!data.timeline) return missing('timeline', 'html.timeline', 'html.timeline.missing');
   const canvas = make('canvas', {class: 'picture', tabindex: '0', 'aria-label': say('html.timeline')});
   const detail = make('p', {class: 'detail mono', id: 'detail', 'aria-live': 'polite'},
-    say('html.timeline.note'));
+    say(data.timeline.note));
   const button = (text, label, act) => make('button', {'aria-label': label, onclick: act}, text);
   section('timeline', 'html.timeline',
     make('div', {class: 'row'}, button('+', say('html.zoom_in'), () => timeline.zoom(0.5)),
@@ -347,15 +379,23 @@ function legendOf(kinds) {
 function heatMap() {
   const heat = data.heatmap;
   if (!heat) return missing('heatmap', 'html.heatmap', 'html.heatmap.missing');
-  const kinds = [...new Set(heat.cells.map((c) => c[2]))];
+  const totals = new Map();
+  for (const [, , kind, us] of heat.cells) totals.set(kind, (totals.get(kind) ?? 0) + us);
+  const kinds = [...totals].sort((a, b) => b[1] - a[1]).map(([kind]) => kind);
   const select = make('select', {'aria-label': say('html.class')},
     make('option', {value: ''}, say('html.all_classes')),
     ...kinds.map((k) => make('option', {value: k}, kindWord(k))));
-  const canvas = make('canvas', {class: 'picture'});
+  const [layers, classes] = [make('canvas', {class: 'picture'}), make('canvas', {class: 'picture'})];
   const note = make('p', {class: 'soft small'});
-  section('heatmap', 'html.heatmap', make('div', {class: 'row'}, select), canvas, note);
-  const picture = new HeatPicture(canvas, (layer, column, us) => say('html.heatmap.cell',
-    {layer, step: heat.steps[column], time: microseconds(us)}));
+  section('heatmap', 'html.heatmap', note, make('div', {class: 'row'}, select), layers,
+          make('h3', {}, say('html.heatmap.by_class')), classes);
+  const cell = (key, name) => (row, column, us) => say('html.heatmap.cell',
+    {what: `${say(key)} ${name(row)}`, step: heat.steps[column], time: microseconds(us)});
+  const byLayer = new HeatPicture(layers, {row: say('html.layer'), column: say('html.decode_step')},
+    cell('html.layer', (row) => row), microseconds);
+  const byClass = new HeatPicture(classes, {row: say('html.class'), column: say('html.decode_step')},
+    cell('html.class', (row) => kindWord(kinds[row])), microseconds);
+  const columns = heat.steps.map(String);
   const draw = () => {
     const values = Array.from({length: heat.layers}, () => heat.steps.map(() => 0));
     for (const [column, layer, kind, us] of heat.cells) {
@@ -363,10 +403,29 @@ function heatMap() {
     }
     const top = Math.max(...values.flat());
     note.textContent = say('html.heatmap.note', {top: microseconds(top)});
-    picture.draw(values, top);
+    byLayer.draw(values, values.map((_, i) => `${i}`), columns, top);
+  };
+  const drawClasses = () => {
+    const values = kinds.map(() => heat.steps.map(() => 0));
+    for (const [column, , kind, us] of heat.cells) values[kinds.indexOf(kind)][column] += us;
+    byClass.draw(values, kinds.map(kindWord), columns, Math.max(...values.flat()));
   };
   select.addEventListener('change', draw);
-  redraws.push(draw);
+  redraws.push(draw, drawClasses);
+}
+
+function addressMap() {
+  const map = data.address;
+  const canvas = make('canvas', {class: 'picture'});
+  section('address', 'html.address', make('p', {class: 'soft small'}, map.note), canvas);
+  const columns = map.values[0].map((_, c) => `${map.first_token + c * map.tokens_per_column}`);
+  const format = (v) => (map.unit === 'ns' ? microseconds(v / 1e3)
+    : `${Number(v.toPrecision(3))} ${map.unit}`.trim());
+  const axes = {row: say('html.address.rows'), column: say('html.address.columns')};
+  const picture = new HeatPicture(canvas, axes, (row, column, value) =>
+    `${axes.row} ${map.rows[row]}, ${axes.column} ${columns[column]}: ${format(value)}`, format);
+  redraws.push(() => picture.draw(map.values, map.rows, columns,
+    Math.max(...map.values.flat().filter((v) => v !== null))));
 }
 
 function flame() {
@@ -387,35 +446,96 @@ function experts() {
     const mean = layer.experts.reduce((sum, [, n]) => sum + n, 0) / layer.experts.length;
     return layer.experts.map(([, n]) => (mean > 0 ? n / mean : 0));
   });
-  const picture = new HeatPicture(canvas, (row, column, ratio) => say('html.experts.cell',
+  const axes = {row: say('html.layer'), column: say('html.expert')};
+  const picture = new HeatPicture(canvas, axes, (row, column, ratio) => say('html.experts.cell',
     {layer: data.experts[row].layer, expert: data.experts[row].experts[column][0],
-      ratio: ratio.toFixed(2), tokens: data.experts[row].experts[column][1]}));
-  redraws.push(() => picture.draw(rows, Math.max(2, ...rows.flat())));
+      ratio: ratio.toFixed(2), tokens: data.experts[row].experts[column][1]}), (v) => `${v.toFixed(1)}x`);
+  const longest = data.experts.reduce((a, b) => (a.experts.length >= b.experts.length ? a : b));
+  redraws.push(() => picture.draw(rows, data.experts.map((l) => `${l.layer}`),
+    longest.experts.map(([expert]) => `${expert}`), Math.max(2, ...rows.flat())));
 }
 
+// One moment in all lanes of a clock: where the pointer is.
+const cursor = {clock: null, t: 0};
+const cursorLine = {
+  id: 'cursor',
+  afterDatasetsDraw(chart) {
+    const {clock, bands} = chart.options.plugins.cursor;
+    const {ctx, chartArea: {top, bottom, left, right}, scales: {x}} = chart;
+    ctx.save();
+    ctx.fillStyle = cssColour('--band');
+    for (const [from, to] of bands ?? []) {
+      const [a, b] = [Math.max(left, x.getPixelForValue(from)), Math.min(right, x.getPixelForValue(to))];
+      if (b > a) ctx.fillRect(a, top, Math.max(b - a, 3), bottom - top);
+    }
+    if (cursor.clock === clock) {
+      const at = x.getPixelForValue(cursor.t);
+      ctx.strokeStyle = cssColour('--soft');
+      ctx.beginPath();
+      ctx.moveTo(at, top);
+      ctx.lineTo(at, bottom);
+      ctx.stroke();
+    }
+    ctx.restore();
+  },
+};
+
+// Lanes of one clock share an axis, a cursor, and the stretches of time that the trace covers.
 function lanes() {
   if (!data.lanes.length) return missing('lanes', 'html.lanes', 'html.lanes.missing');
-  const start = {};
-  const end = {};
+  const ends = {};
   for (const lane of data.lanes) {
-    start[lane.source] = Math.min(start[lane.source] ?? Infinity, lane.t[0]);
-    end[lane.source] = Math.max(end[lane.source] ?? -Infinity, lane.t.at(-1));
+    const end = ends[lane.clock] ??= [Infinity, -Infinity];
+    end[0] = Math.min(end[0], lane.t[0]);
+    end[1] = Math.max(end[1], lane.t.at(-1));
   }
+  const charts = [];
   const boxes = data.lanes.map((lane) => {
     const {canvas, box} = chartBox(true);
+    const value = make('b', {});
+    const [start, end] = ends[lane.clock];
+    const bands = data.trace_windows.filter(([clock]) => clock === lane.clock)
+      .map(([, from, to]) => [from - start, to - start]);
+    const entry = {lane, value, chart: () => null, start};
+    charts.push(entry);
     chart(canvas, () => ({
       type: 'line',
-      data: {datasets: [{data: lane.t.map((t, i) => ({x: t - start[lane.source], y: lane.v[i]})),
+      data: {datasets: [{data: lane.t.map((t, i) => ({x: t - start, y: lane.v[i]})),
         borderColor: cssColour('--accent'), borderWidth: 1.5, pointRadius: 0, fill: false}]},
-      options: {plugins: {legend: {display: false}},
-        scales: {x: {type: 'linear', min: 0, max: end[lane.source] - start[lane.source],
-          ticks: {callback: (v) => `${v} s`}}, y: {beginAtZero: true, ticks: {maxTicksLimit: 4}}}},
-    }));
+      options: {plugins: {legend: {display: false}, tooltip: {enabled: false}, cursor: {clock: lane.clock, bands}},
+        scales: {x: {type: 'linear', min: 0, max: end - start, ticks: {maxRotation: 0, callback: (v) => `${v} s`}},
+          // The same room for the numbers everywhere, so that moments lie above each other.
+          y: {beginAtZero: true, ticks: {maxTicksLimit: 4}, afterFit: (scale) => { scale.width = 52; }}}},
+      plugins: [cursorLine],
+    }), (made) => { entry.chart = () => made; });
+    canvas.addEventListener('pointermove', (event) => {
+      const made = entry.chart();
+      moveCursor(charts, lane.clock, made.scales.x.getValueForPixel(event.offsetX));
+    });
+    canvas.addEventListener('pointerleave', () => moveCursor(charts, null, 0));
     return make('div', {}, make('div', {class: 'small'},
       `${say(`html.lane.${lane.key}`)}${lane.device >= 0 ? ` · GPU ${lane.device}` : ''}` +
-      `${lane.unit ? ` · ${lane.unit}` : ''} `, make('span', {class: 'soft'}, lane.name)), box);
+      `${lane.unit ? ` · ${lane.unit}` : ''} `, make('span', {class: 'soft'}, lane.name), ' ', value), box);
   });
-  section('lanes', 'html.lanes', ...boxes);
+  const traced = data.lanes.some((l) => data.trace_windows.some(([clock]) => clock === l.clock));
+  section('lanes', 'html.lanes', make('p', {class: 'soft small'}, say('html.lanes.note') +
+    (traced ? ` ${say('html.lanes.traced')}` : '')), ...boxes);
+}
+
+function moveCursor(charts, clock, t) {
+  cursor.clock = clock;
+  cursor.t = t;
+  for (const {lane, value, chart, start} of charts) {
+    if (lane.clock === clock) {
+      const next = lane.t.findIndex((x) => x - start >= t);
+      const at = next <= 0 ? (next < 0 ? lane.t.length - 1 : 0)
+        : t - (lane.t[next - 1] - start) < lane.t[next] - start - t ? next - 1 : next;
+      value.textContent = lane.v[at] === null ? '' : `${Number(lane.v[at].toPrecision(3))} ${lane.unit}`;
+    } else {
+      value.textContent = '';
+    }
+    chart()?.draw();
+  }
 }
 
 function undecided() {
@@ -446,9 +566,17 @@ function all() {
   experts();
   lanes();
   undecided();
+  contents();
 }
 
-({all, heatmap: heatMap, roofline, flame})[data.picture]();
+// Links to the parts, under the title.
+function contents() {
+  const parts = [...page.querySelectorAll('section')].filter((s) => s.id !== 'trust');
+  document.getElementById('headline').after(make('nav', {class: 'row small'}, ...parts.map((s) =>
+    make('a', {href: `#${s.id}`}, s.querySelector('h2').textContent))));
+}
+
+({all, heatmap: heatMap, roofline, flame, address: addressMap})[data.picture]();
 const redraw = (themeChanged) => { for (const r of redraws) r(themeChanged); };
 redraw(true);
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => redraw(true));

@@ -1,0 +1,65 @@
+#include "cli/read_artifacts.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "cli/terminal.h"
+#include "diagnose/readers/reader.h"
+#include "diagnose/scrape.h"
+
+namespace fathom::cli {
+namespace {
+
+bool IsUrl(std::string_view path) {
+  return path.starts_with("http://") || path.starts_with("https://");
+}
+
+Result<diagnose::Input> ScrapeInput(const std::string& path, int seconds) {
+  FATHOM_ASSIGN_OR_RETURN(const Url url, ParseUrl(path));
+  const bool terminal = IsTerminal(STDERR_FILENO);
+  FATHOM_ASSIGN_OR_RETURN(
+      diagnose::ScrapeSeries series, diagnose::ScrapeFor(url, seconds, [&](int second) {
+        if (!terminal) return;
+        fmt::print(stderr, "\r\033[Kscraping {} {} of {} s", path, second, seconds);
+        std::fflush(stderr);
+      }));
+  if (terminal) fmt::print(stderr, "\r\033[K");
+  if (series.failed > 0) {
+    fmt::print(stderr, "fathom: {} of {} scrapes failed, the last: {}\n", series.failed,
+               series.failed + series.scraped, series.last_failure);
+  }
+  return diagnose::Input::FromMemory(path, std::move(series.text));
+}
+
+}  // namespace
+
+Result<diagnose::Timeline> ReadArtifacts(const std::vector<std::string>& paths,
+                                         int scrape_seconds) {
+  if (scrape_seconds > 0 && std::none_of(paths.begin(), paths.end(), IsUrl)) {
+    return Err(Code::kInvalidArgument,
+               "--for {}: expected an http:// address to scrape, found none", scrape_seconds);
+  }
+  const auto open = [&](const std::string& file) {
+    return scrape_seconds > 0 && IsUrl(file) ? ScrapeInput(file, scrape_seconds)
+                                             : diagnose::Input::Open(file);
+  };
+  if (!IsTerminal(STDERR_FILENO)) return diagnose::ReadArtifacts(paths, {}, open);
+  std::string shown;
+  auto timeline = diagnose::ReadArtifacts(
+      paths,
+      [&](std::string_view path, double share) {
+        std::string line = fmt::format("reading {} {:.0f} %", path, share * 100);
+        if (line == shown) return;
+        fmt::print(stderr, "\r\033[K{}", line);
+        std::fflush(stderr);
+        shown = std::move(line);
+      },
+      open);
+  fmt::print(stderr, "\r\033[K");
+  return timeline;
+}
+
+}  // namespace fathom::cli
