@@ -78,7 +78,7 @@ def test_a_terminal_sees_a_line_a_second(metrics):
     done = subprocess.run(
         ["script", "-qec", f"{FATHOM} doctor --nvml {NVML} --url {metrics} --seconds 2", "/dev/null"],
         capture_output=True, text=True, check=True)
-    lines = [line for line in done.stdout.split("\r") if "GPU0 42%" in line]
+    lines = [line for line in done.stdout.split("\x1b[K") if "GPU0 42%" in line]
     assert len(lines) == 2 and "   1 s" in lines[0] and "   2 s" in lines[1]
     assert "running 12  waiting 5  KV 97%" in lines[1]
 

@@ -152,7 +152,7 @@ def test_a_live_server_is_an_input(server, tmp_path):
     series = json.loads(fathom("diagnose", f"{server}/metrics", LOG, "--for", 2, "--json", "-",
                                "--html", page))
     facts = {f["id"]: f["value"] for f in series["facts"]}
-    assert facts["preemptions"] > 0 and facts["queue-pressure"] == 1
+    assert facts["preemptions"] > 0 and facts["queue-pressure"] > 0
     assert '"key":"kv_usage"' in page.read_text()  # three scrapes make a lane
 
 

@@ -97,7 +97,7 @@ def test_filters_hide_and_jumps_select(browser, tmp_path):
     out = tmp_path / "report.html"
     fathom("diagnose", EAGER, "--html", out)
     page = open_page(browser, out)
-    assert "softmax 6.98 ms" in page.inner_text("#phases")  # prefill's only step
+    assert "softmax 6.98 ms" in page.inner_text("#phases").replace("\u00a0", " ")  # prefill's only step
     severe = page.locator(".finding.severe")
     count = severe.count()
     assert count >= 2 and severe.first.is_visible()
