@@ -25,4 +25,15 @@ inline constexpr double kF32Attention = 5e-5;
 // rounded to bf16; the result is relative to the largest output.
 inline constexpr double kBf16Attention = 1.5e-2;
 
+// Logits of a whole model against its golden data, ||difference|| / ||expected|| at each position.
+// f32: the reference sums in f64, so what is left is the rounding of sums of a few hundred terms
+// through a few layers. bf16: inputs of each product have 8 bits, 2^-9 a rounding, through the same
+// layers.
+inline constexpr double kGoldenF32 = 5e-5;
+inline constexpr double kGoldenBf16 = 2e-2;
+
+// A routing decision closer than this may fall either way in bf16, whose rounding moves a score by
+// about that much.
+inline constexpr float kNearTie = 4e-3F;
+
 }  // namespace fathom::tolerances

@@ -14,6 +14,8 @@ reference.safetensors:
     final_norm      [2, hidden]              model.norm's output there
     routes.N        [600, top_k] int32       experts chosen in MoE layer N, ascending (599 for MTP)
     margins.N       [600] float32            the closest routing decision's gap: tiny = near-tie
+    attends.N       [pairs, 2] int32         (token, earlier token): some head of layer N gives the
+                                             latter a weight of at least 0.1; layers after an MoE
     mtp_logits      [599, vocab] float32     slot p from hidden p and token p + 1
     logits_bf16     [150, vocab] bfloat16    transformers run in bfloat16, positions 3, 7, ... 599
 
@@ -43,6 +45,7 @@ BF16_POSITIONS = slice(3, None, 4)
 AGREEMENT = (
     5e-5  # largest relative error at which transformers' float32 logits become the golden ones
 )
+ATTENDS = 0.1  # attention weight from which what happened to a token is seen in another
 NEAR_TIE = 1e-2  # routing gap below which rounding activations to bfloat16 may change the choice
 
 TABLE_HEAD = """\
@@ -158,6 +161,10 @@ def make(case: cases.Case, root: pathlib.Path, use_transformers: bool) -> str:
     for layer, routes in expected.routes.items():
         outputs[f"routes.{layer}"] = routes.astype(np.int32)
         outputs[f"margins.{layer}"] = expected.margins[layer].astype(np.float32)
+        later = expected.attends.get(layer + 1)
+        if later is not None and len(later) == len(ids):
+            pairs = np.argwhere(np.tril(later, -1) >= ATTENDS)
+            outputs[f"attends.{layer + 1}"] = pairs.astype(np.int32)
     if expected.mtp_logits is not None:
         outputs["mtp_logits"] = expected.mtp_logits.astype(np.float32)
     if bf16 is not None:

@@ -10,7 +10,7 @@ import pytest
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "tools"))
 from golden import cases, reference, tensorfile  # noqa: E402
-from make_golden import AGREEMENT, relative_error  # noqa: E402
+from make_golden import AGREEMENT, ATTENDS, relative_error  # noqa: E402
 
 
 @pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.name)
@@ -26,6 +26,12 @@ def test_committed_files(case):
     assert relative_error(stored["logits"], expected.logits) <= AGREEMENT
     for layer, routes in expected.routes.items():
         assert np.array_equal(stored[f"routes.{layer}"], routes)
+    for layer, weights in expected.attends.items():
+        if f"attends.{layer}" not in stored:
+            continue
+        token, earlier = stored[f"attends.{layer}"].T
+        assert (earlier < token).all() and (weights[token, earlier] >= ATTENDS).all()
+        assert len(token) == np.count_nonzero(np.tril(weights, -1) >= ATTENDS)
     if expected.mtp_logits is not None:
         assert relative_error(stored["mtp_logits"], expected.mtp_logits) <= AGREEMENT
 

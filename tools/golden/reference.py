@@ -20,6 +20,7 @@ class Result:
     final: np.ndarray  # [tokens, hidden] after model.norm
     routes: dict[int, np.ndarray]  # MoE layer -> chosen experts [tokens, top_k], ascending
     margins: dict[int, np.ndarray]  # MoE layer -> [tokens], gap of the closest routing decision
+    attends: dict[int, np.ndarray]  # layer -> [tokens, tokens], the largest weight of any head
     mtp_logits: np.ndarray | None = None  # [tokens - 1, vocab]
 
 
@@ -100,12 +101,15 @@ def rotate(x, cos, sin, interleaved: bool):
 
 
 def attend(q, k, v, scale):
-    """Causal attention; q [tokens, heads, dim], k and v [tokens, kv_heads, dim]."""
+    """Causal attention; q [tokens, heads, dim], k and v [tokens, kv_heads, dim].
+
+    Also the weights [heads, tokens, tokens]."""
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat(group, axis=1), v.repeat(group, axis=1)
     scores = np.einsum("qhd,khd->hqk", q, k) * scale
     scores = np.where(np.tri(len(q), dtype=bool), scores, -np.inf)
-    return np.einsum("hqk,khd->qhd", softmax(scores), v).reshape(len(q), -1)
+    weights = softmax(scores)
+    return np.einsum("hqk,khd->qhd", weights, v).reshape(len(q), -1), weights
 
 
 def top(values, k):
@@ -146,6 +150,7 @@ class Model:
         return np.cos(angles) * magnitude, np.sin(angles) * magnitude
 
     def grouped_attention(self, x, name):
+        """The layer's output and its attention weights, as latent_attention's."""
         config, tokens = self.config, len(x)
         heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
         dim = config.get("head_dim") or config["hidden_size"] // heads
@@ -154,7 +159,8 @@ class Model:
         k = self.linear(x, name + ".k_proj").reshape(tokens, kv_heads, dim)
         v = self.linear(x, name + ".v_proj").reshape(tokens, kv_heads, dim)
         q, k = rotate(q, cos, sin, False), rotate(k, cos, sin, False)
-        return self.linear(attend(q, k, v, dim**-0.5), name + ".o_proj")
+        y, weights = attend(q, k, v, dim**-0.5)
+        return self.linear(y, name + ".o_proj"), weights
 
     def latent_attention(self, x, name):
         config, tokens = self.config, len(x)
@@ -179,7 +185,8 @@ class Model:
         scaling = config.get("rope_scaling")
         if scaling and scaling.get("mscale_all_dim"):
             scale *= yarn_mscale(scaling["factor"], scaling["mscale_all_dim"]) ** 2
-        return self.linear(attend(q, k, kv[..., nope:], scale), name + ".o_proj")
+        y, weights = attend(q, k, kv[..., nope:], scale)
+        return self.linear(y, name + ".o_proj"), weights
 
     def route(self, x, name):
         """Weights [tokens, experts], zero where not chosen, and the closest decision's gap."""
@@ -219,7 +226,9 @@ class Model:
     def layer(self, x, index, result):
         name = f"model.layers.{index}"
         attention = self.latent_attention if self.is_mla else self.grouped_attention
-        x = x + attention(self.norm(x, name + ".input_layernorm"), name + ".self_attn")
+        y, weights = attention(self.norm(x, name + ".input_layernorm"), name + ".self_attn")
+        result.attends[index] = weights.max(0)
+        x = x + y
         y = self.norm(x, name + ".post_attention_layernorm")
         if name + ".mlp.gate.weight" in self.tensors:
             return x + self.moe(y, name + ".mlp", index, result)
@@ -228,7 +237,7 @@ class Model:
     def forward(self, ids: np.ndarray) -> Result:
         layers = self.config["num_hidden_layers"]
         x = self.tensors["model.embed_tokens.weight"][ids]
-        result = Result(None, [x], None, {}, {})
+        result = Result(None, [x], None, {}, {}, {})
         for index in range(layers):
             x = self.layer(x, index, result)
             result.hidden.append(x)
