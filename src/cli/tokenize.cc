@@ -1,4 +1,4 @@
-// fathom tokenize MODEL [FILE]: the tokens of a text, as the model sees them.
+// fathom tokenize [MODEL] [FILE]: the tokens of a text, as the model sees them.
 #include <fmt/ranges.h>
 
 #include <cstdio>
@@ -9,6 +9,7 @@
 
 #include "base/mapped_file.h"
 #include "cli/command.h"
+#include "cli/model_options.h"
 #include "cli/terminal.h"
 #include "text/tokenizer.h"
 
@@ -68,8 +69,11 @@ Status WriteJson(const std::string& path, const text::Tokenizer& tokenizer, size
 }
 
 Result<int> Tokenize(const TokenizeOptions& options) {
-  FATHOM_ASSIGN_OR_RETURN(const text::Tokenizer tokenizer,
-                          text::Tokenizer::LoadModel(options.model));
+  std::string directory = options.model;
+  if (directory.empty()) {
+    FATHOM_ASSIGN_OR_RETURN(directory, ModelDirectory("", kShippedModel));
+  }
+  FATHOM_ASSIGN_OR_RETURN(const text::Tokenizer tokenizer, text::Tokenizer::LoadModel(directory));
   FATHOM_ASSIGN_OR_RETURN(const std::string input, Input(options));
   FATHOM_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
                           tokenizer.Encode(input, {.add_special_tokens = options.bos,
@@ -100,7 +104,8 @@ void AddTokenize(Commands& commands) {
   auto options = std::make_shared<TokenizeOptions>();
   CLI::App* app = commands.Add("tokenize", "Prints the tokens of a text as a model sees them",
                                [options] { return Tokenize(*options); });
-  app->add_option("model", options->model, "Folder with tokenizer.json")->required();
+  app->add_option("model", options->model,
+                  "Folder with tokenizer.json; without it the shipped tiny model");
   CLI::Option* file = app->add_option("file", options->file, "The text; - reads standard input")
                           ->capture_default_str();
   app->add_option("--text", options->text, "The text itself")->excludes(file);

@@ -54,13 +54,13 @@ Result<AddedTokenMatcher> BuildMatcher(const TokenizerFile& file, bool normalize
 }
 
 BpeModel BuildModel(TokenizerFile& file) {
-  std::unordered_map<std::string_view, int32_t> whole_words;
+  WordTable whole_words(file.ignore_merges ? file.bytes.size() : 0);
   if (file.ignore_merges) {
     std::vector<bool> added(file.spellings.size());
     for (const AddedToken& token : file.added_tokens) added[static_cast<size_t>(token.id)] = true;
     for (size_t id = 0; id < file.bytes.size(); ++id) {
       if (!added[id] && !file.bytes[id].empty()) {
-        whole_words.emplace(file.bytes[id], static_cast<int32_t>(id));
+        whole_words.Insert(file.bytes[id], static_cast<int32_t>(id));
       }
     }
   }

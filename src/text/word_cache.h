@@ -2,12 +2,13 @@
 // The tokens of pieces of text met before. A piece counts together with the pre-tokenizer step that
 // it is about to enter: what follows from there depends on nothing else.
 #include <array>
-#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <span>
 #include <string_view>
 #include <vector>
+
+#include "text/word_hash.h"
 
 namespace fathom::text {
 
@@ -20,17 +21,7 @@ class WordCache {
 
   // A place for the piece, which Hit() and Store() take.
   size_t Slot(size_t step, std::string_view piece) const {
-    constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;
-    uint64_t hash = ((piece.size() << 8) | step) * kGolden;
-    size_t i = 0;
-    for (; i + 8 <= piece.size(); i += 8) {
-      uint64_t chunk = 0;
-      std::memcpy(&chunk, piece.data() + i, 8);
-      hash = std::rotl((hash ^ chunk) * kGolden, 29);
-    }
-    uint64_t tail = 0;
-    std::memcpy(&tail, piece.data() + i, piece.size() - i);
-    return ((hash ^ tail) * kGolden) >> (64 - kBits);
+    return HashWord(piece, step) >> (64 - kBits);
   }
 
   bool Hit(size_t slot, size_t step, std::string_view piece) const {

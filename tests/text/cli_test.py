@@ -46,6 +46,14 @@ def test_reads_files_and_standard_input(model, tmp_path):
     assert len(fathom(model, "--ids", "--no-special", "--text", "<｜▁pad▁｜>").stdout.split()) > 1
 
 
+def test_without_a_model_the_shipped_one():
+    shipped = SCHEMA.parent.parent.parent / "models/tiny-deepseek"
+    ours = fathom("--ids", "--text", "Hello, world")
+    assert ours.returncode == 0 and ours.stdout == fathom(shipped, "--ids", "--text",
+                                                          "Hello, world").stdout
+    assert fathom("--ids", input=b"Hello, world").stdout == ours.stdout
+
+
 def test_json_follows_its_schema(model, tmp_path):
     result = fathom(model, "--bos", "--text", "é🫠", "--json", tmp_path / "out.json")
     assert (result.returncode, result.stdout) == (0, b"")
@@ -60,8 +68,7 @@ def test_json_follows_its_schema(model, tmp_path):
     (["nowhere", "--text", "a"], "nowhere/tokenizer.json"),
     (["{model}", "nofile"], "nofile"),
     (["{model}", "--text", "a", "--json", "/no/such/folder/x"], "--json"),
-    (["{model}", "--bogus"], "bogus"),
-    ([], "model")])
+    (["{model}", "--bogus"], "bogus")])
 def test_errors_exit_with_2(model, args, message):
     result = fathom(*[a.replace("{model}", str(model)) for a in args])
     assert result.returncode == 2

@@ -14,6 +14,11 @@ DEEPSEEK = ["deepseek-v2", "deepseek-v2.5", "deepseek-v3", "deepseek-v3.1", "dee
 DISTILLS = ["deepseek-r1-distill-qwen-7b", "deepseek-r1-distill-llama-8b",
             "deepseek-r1-0528-qwen3-8b"]
 QWEN = ["qwen-2.5", "qwen-3", "qwq-32b", "qwen-3.5"]
+# Text halves of other models; the first three have vocabularies or rules of their own.
+OTHERS = ["deepseek-ocr", "deepseek-vl-7b-base", "qwen2-vl-2b-instruct-awq", "deepseek-v3.2",
+          "deepseek-vl2", "deepseek-vl2-small", "janus-1.3b", "janus-pro-1b", "janus-pro-7b",
+          "janusflow-1.3b", "qwen2-vl-2b", "qwen2.5-math-prm-7b", "qwen2.5-omni-3b",
+          "qwen2.5-omni-7b-awq", "qwen2.5-vl-3b-instruct-awq", "qwen3-235b-a22b-mlx-4bit"]
 
 
 def package_directory(name: str) -> pathlib.Path:
