@@ -12,6 +12,8 @@ std::string_view CodeName(Code code) {
       return "not_found";
     case Code::kDataLoss:
       return "data_loss";
+    case Code::kOutOfRange:
+      return "out_of_range";
     case Code::kResourceExhausted:
       return "resource_exhausted";
     case Code::kDeadlineExceeded:

@@ -15,6 +15,7 @@ enum class Code {
   kUnsupported,        // a legal value that this build, device or version cannot do
   kNotFound,           // a named file, tensor, model or request does not exist
   kDataLoss,           // truncated or corrupt input
+  kOutOfRange,         // a sequence beyond the model's context
   kResourceExhausted,  // memory, pages, queue, disk
   kDeadlineExceeded,
   kCancelled,

@@ -199,7 +199,7 @@ Status EngineImpl::Check(const RequestSpec& spec) const {
     return Err(Code::kInvalidArgument, "the prompt is empty, expected at least one token");
   }
   if (spec.prompt.size() >= static_cast<size_t>(setup_.max_context_tokens)) {
-    return Err(Code::kInvalidArgument,
+    return Err(Code::kOutOfRange,
                "the prompt has {} tokens and leaves no room for an answer in a context of {}",
                spec.prompt.size(), setup_.max_context_tokens);
   }

@@ -24,9 +24,21 @@ using asio::awaitable;
 using nlohmann::ordered_json;
 
 constexpr size_t kKnownRequests = 4096;
-constexpr int kClientClosed = 499;  // for logs and metrics: nobody is there to read it
-constexpr std::string_view kLedgerPrefix = "/v1/requests/";
-constexpr std::string_view kLedgerSuffix = "/ledger";
+constexpr int kClientClosed = 499;        // for logs and metrics: nobody is there to read it
+constexpr std::string_view kId = "{id}";  // in the path of a route
+
+// What stands in a path where the route has {id}; nothing when the path is not the route's.
+std::optional<std::string_view> IdIn(std::string_view path, std::string_view route) {
+  const size_t at = route.find(kId);
+  if (at == std::string_view::npos) return std::nullopt;
+  const std::string_view before = route.substr(0, at);
+  const std::string_view after = route.substr(at + kId.size());
+  if (path.size() <= before.size() + after.size() || !path.starts_with(before) ||
+      !path.ends_with(after)) {
+    return std::nullopt;
+  }
+  return path.substr(before.size(), path.size() - before.size() - after.size());
+}
 
 // The time that a comparison takes tells nothing about where the texts differ.
 bool SameSecret(std::string_view given, std::string_view secret) {
@@ -169,6 +181,7 @@ const std::vector<Api::Route>& Api::Routes() {
       {"/v1/chat/completions", "POST", true, &Api::Chat},
       {"/v1/completions", "POST", true, &Api::Complete},
       {"/v1/models", "GET", true, &Api::Models},
+      {"/v1/models/{id}", "GET", true, &Api::ModelPage},
       {"/v1/requests/{id}/ledger", "GET", true, &Api::LedgerPage},
       {"/tokenize", "POST", true, &Api::Tokenize},
       {"/detokenize", "POST", true, &Api::Detokenize},
@@ -225,11 +238,9 @@ ApiResult<const Api::Route*> Api::Admit(Exchange& exchange) {
   }
 
   const std::string_view path = request.path;
-  const bool ledger_path = path.starts_with(kLedgerPrefix) && path.ends_with(kLedgerSuffix) &&
-                           path.size() > kLedgerPrefix.size() + kLedgerSuffix.size();
   const auto& routes = Routes();
   const auto route = std::find_if(routes.begin(), routes.end(), [&](const Route& r) {
-    return r.path == path || (ledger_path && r.handle == &Api::LedgerPage);
+    return r.path == path || IdIn(path, r.path).has_value();
   });
   if (route == routes.end()) {
     std::vector<std::string_view> known;
@@ -311,6 +322,13 @@ awaitable<void> Api::Models(Exchange& exchange) {
   co_await ReplyResult(exchange, body);
 }
 
+awaitable<void> Api::ModelPage(Exchange& exchange) {
+  const std::string_view id = *IdIn(exchange.request.path, exchange.route);
+  ApiResult<std::string> body = ModelBody(session_.model(), started_unix_s_);
+  if (id != limits_.model) body = tl::unexpected(UnknownModel(id, limits_));
+  co_await ReplyResult(exchange, body);
+}
+
 awaitable<void> Api::Tokenize(Exchange& exchange) {
   const HttpRequest& request = exchange.request;
   auto work = [this, &request]() -> ApiResult<std::string> {
@@ -344,9 +362,7 @@ awaitable<void> Api::Detokenize(Exchange& exchange) {
 }
 
 awaitable<void> Api::LedgerPage(Exchange& exchange) {
-  std::string_view id = exchange.request.path;
-  id.remove_prefix(kLedgerPrefix.size());
-  id.remove_suffix(kLedgerSuffix.size());
+  const std::string_view id = *IdIn(exchange.request.path, exchange.route);
   std::string_view bare = id;  // both the request id and the response's id name a request
   for (const std::string_view prefix : {"chatcmpl-", "cmpl-"}) {
     if (bare.starts_with(prefix)) bare.remove_prefix(prefix.size());
@@ -444,7 +460,7 @@ ApiResult<std::unique_ptr<Api::Generation>> Api::StartChat(const Exchange& excha
     params.deadline_ns = exchange.request.arrived_ns + request->timing.deadline_ms * 1'000'000;
   }
   if (Status status = session_.Chat(std::move(params), queue->Listener(0)); !status) {
-    return tl::unexpected(ToApiError(status.error()));
+    return tl::unexpected(ToApiError(status.error(), "messages"));
   }
   return generation;
 }
@@ -477,7 +493,7 @@ ApiResult<std::unique_ptr<Api::Generation>> Api::StartCompletion(
     }
     if (Status status = session_.Complete(std::move(params), queue->Listener(first_choice));
         !status) {
-      return tl::unexpected(ToApiError(status.error()));
+      return tl::unexpected(ToApiError(status.error(), "prompt"));
     }
   }
   return generation;

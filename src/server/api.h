@@ -73,6 +73,7 @@ class Api {
   boost::asio::awaitable<void> Health(Exchange& exchange);
   boost::asio::awaitable<void> MetricsPage(Exchange& exchange);
   boost::asio::awaitable<void> Models(Exchange& exchange);
+  boost::asio::awaitable<void> ModelPage(Exchange& exchange);
   boost::asio::awaitable<void> Tokenize(Exchange& exchange);
   boost::asio::awaitable<void> Detokenize(Exchange& exchange);
   boost::asio::awaitable<void> LedgerPage(Exchange& exchange);

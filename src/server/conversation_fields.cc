@@ -23,7 +23,8 @@ MaybeError ReadContent(const JsonValue& value, MessageState& state) {
   if (!value.element.is_array()) return InvalidType(value, "a string or an array of text parts");
   return ForEachItem(value, [&](const JsonValue& part) -> MaybeError {
     struct PartState {
-      std::string type, text;
+      std::string type;
+      std::optional<std::string> text;
     } part_state;
     static const std::vector<FieldHandler<PartState>> kFields = {
         {"type",
@@ -32,7 +33,7 @@ MaybeError ReadContent(const JsonValue& value, MessageState& state) {
            if (s.type == "text") return Ok();
            return Unsupported(v, fmt::format("'{}' parts are not supported; only 'text'", s.type));
          }},
-        {"text", [](const JsonValue& v, PartState& s) { return ReadString(v, &s.text); }},
+        {"text", [](const JsonValue& v, PartState& s) { return ReadString(v, &s.text.emplace()); }},
         {"image_url",
          [](const JsonValue& v, PartState&) -> MaybeError {
            return Unsupported(v, "this model reads text only");
@@ -42,7 +43,8 @@ MaybeError ReadContent(const JsonValue& value, MessageState& state) {
     if (part_state.type.empty()) {
       return MissingField(part.path, "type");
     }
-    state.message.content += part_state.text;
+    if (!part_state.text) return MissingField(part.path, "text");
+    state.message.content += *part_state.text;
     return Ok();
   });
 }

@@ -9,16 +9,19 @@
 
 namespace fathom::server {
 
+ApiError UnknownModel(std::string_view model, const RequestLimits& limits) {
+  return {.status = 404,
+          .message = fmt::format("the model '{}' does not exist here; this server serves '{}'",
+                                 model, limits.model),
+          .param = "model",
+          .code = "model_not_found"};
+}
+
 MaybeError ReadModel(const JsonValue& value, RequestState& state) {
   std::string model;
   if (MaybeError error = ReadString(value, &model)) return error;
   if (model == state.limits.model) return Ok();
-  return ApiError{.status = 404,
-                  .message = fmt::format("the model '{}' does not exist here; this server serves "
-                                         "'{}'",
-                                         model, state.limits.model),
-                  .param = "model",
-                  .code = "model_not_found"};
+  return UnknownModel(model, state.limits);
 }
 
 MaybeError ReadMaxTokens(const JsonValue& value, const RequestLimits& limits,

@@ -98,6 +98,16 @@ MaybeError ReadBool(const JsonValue& value, bool* out) {
   return std::nullopt;
 }
 
+namespace {
+
+ApiError OutOfBounds(const JsonValue& value, int64_t min, int64_t max, std::string_view found) {
+  return InvalidValue(value, max == INT64_MAX
+                                 ? fmt::format("must be at least {}, is {}", min, found)
+                                 : fmt::format("must be {} to {}, is {}", min, max, found));
+}
+
+}  // namespace
+
 MaybeError ReadInt(const JsonValue& value, int64_t min, int64_t max, int64_t* out) {
   double number = 0;
   if (value.element.get(number) != simdjson::SUCCESS || std::trunc(number) != number) {
@@ -107,10 +117,10 @@ MaybeError ReadInt(const JsonValue& value, int64_t min, int64_t max, int64_t* ou
   if (value.element.get(*out) != simdjson::SUCCESS && std::abs(number) < kInt64Limit) {
     *out = static_cast<int64_t>(number);
   } else if (std::abs(number) >= kInt64Limit && !value.element.is_int64()) {
-    return InvalidValue(value, fmt::format("must be {} to {}, is {}", min, max, Number(number)));
+    return OutOfBounds(value, min, max, Number(number));
   }
   if (*out >= min && *out <= max) return std::nullopt;
-  return InvalidValue(value, fmt::format("must be {} to {}, is {}", min, max, *out));
+  return OutOfBounds(value, min, max, fmt::to_string(*out));
 }
 
 MaybeError ReadInt32(const JsonValue& value, int32_t min, int32_t max, int32_t* out) {

@@ -337,11 +337,14 @@ std::string ErrorBody(const ApiError& error) {
   return out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-ApiError ToApiError(const Error& error) {
+ApiError ToApiError(const Error& error, std::string_view param) {
   switch (error.code) {
     case Code::kInvalidArgument:
     case Code::kUnsupported:
-      return {.message = error.message, .code = "invalid_value"};
+      return {.message = error.message, .param = std::string(param), .code = "invalid_value"};
+    case Code::kOutOfRange:
+      return {
+          .message = error.message, .param = std::string(param), .code = "context_length_exceeded"};
     case Code::kNotFound:
       return {.status = 404, .message = error.message, .code = "not_found"};
     case Code::kResourceExhausted:

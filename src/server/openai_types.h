@@ -90,7 +90,9 @@ ApiResult<DetokenizeRequest> ParseDetokenizeRequest(std::string_view body,
 
 // The body of an error response.
 std::string ErrorBody(const ApiError& error);
-// An error of the session or the engine as the client sees it.
-ApiError ToApiError(const Error& error);
+// A request for another model than the one that is served.
+ApiError UnknownModel(std::string_view model, const RequestLimits& limits);
+// An error of the session or the engine as the client sees it; `param`: the field it came from.
+ApiError ToApiError(const Error& error, std::string_view param = {});
 
 }  // namespace fathom::server

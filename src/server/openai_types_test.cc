@@ -248,6 +248,10 @@ TEST(ErrorBody, HasOpenAisShapeWhateverTheText) {
   EXPECT_EQ(ToApiError({Code::kResourceExhausted, "full"}).status, 429);
   EXPECT_EQ(ToApiError({Code::kUnavailable, "draining"}).status, 503);
   EXPECT_EQ(ToApiError({Code::kInvalidArgument, "x"}).status, 400);
+  const ApiError beyond = ToApiError({Code::kOutOfRange, "x"}, "messages");
+  EXPECT_EQ(beyond.status, 400);
+  EXPECT_EQ(beyond.code, "context_length_exceeded");
+  EXPECT_EQ(beyond.param, "messages");
 }
 
 }  // namespace

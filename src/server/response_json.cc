@@ -241,13 +241,25 @@ std::string ResponseText::Last(const UsageTotals& usage, const ordered_json& led
   return Dump(out);
 }
 
+namespace {
+
+ordered_json ModelRow(const session::ModelInfo& model, int64_t created_unix_s) {
+  return {{"id", model.name},
+          {"object", "model"},
+          {"created", created_unix_s},
+          {"owned_by", "fathom"},
+          {"max_model_len", model.max_context_tokens}};
+}
+
+}  // namespace
+
+std::string ModelBody(const session::ModelInfo& model, int64_t created_unix_s) {
+  return Dump(ModelRow(model, created_unix_s));
+}
+
 std::string ModelsBody(const session::ModelInfo& model, int64_t created_unix_s) {
-  ordered_json row = {{"id", model.name},
-                      {"object", "model"},
-                      {"created", created_unix_s},
-                      {"owned_by", "fathom"},
-                      {"max_model_len", model.max_context_tokens}};
-  return Dump({{"object", "list"}, {"data", ordered_json::array({std::move(row)})}});
+  return Dump(
+      {{"object", "list"}, {"data", ordered_json::array({ModelRow(model, created_unix_s)})}});
 }
 
 std::string TokenizeBody(const std::vector<int32_t>& tokens,

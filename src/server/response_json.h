@@ -78,6 +78,7 @@ class ResponseText {
 // The text that goes out: invalid UTF-8 becomes U+FFFD.
 std::string Dump(const nlohmann::ordered_json& json);
 
+std::string ModelBody(const session::ModelInfo& model, int64_t created_unix_s);
 std::string ModelsBody(const session::ModelInfo& model, int64_t created_unix_s);
 std::string TokenizeBody(const std::vector<int32_t>& tokens,
                          const std::optional<std::vector<std::string>>& token_strs,

@@ -187,13 +187,13 @@ class TextSession final : public Session {
     const auto prompt = static_cast<int64_t>(prompt_tokens);
     const int64_t context = parts_.model.max_context_tokens;
     if (prompt >= context) {
-      return Err(Code::kInvalidArgument,
+      return Err(Code::kOutOfRange,
                  "the prompt has {} tokens and leaves no room for an answer in a context of {}",
                  prompt, context);
     }
     const int64_t wanted = params.max_tokens.value_or(static_cast<int32_t>(context - prompt));
     if (prompt + wanted > context) {
-      return Err(Code::kInvalidArgument,
+      return Err(Code::kOutOfRange,
                  "the prompt has {} tokens and max_tokens is {}: together {}, but the context "
                  "holds {}; max_tokens can be at most {}",
                  prompt, wanted, prompt + wanted, context, context - prompt);

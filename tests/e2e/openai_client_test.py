@@ -16,6 +16,10 @@ def chat(client, server, **options):
 def test_models(client, server):
     models = client.models.list()
     assert [m.id for m in models.data] == [server.model]
+    assert client.models.retrieve(server.model) == models.data[0]
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.models.retrieve("another")
+    assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
 
 
 def test_chat_and_usage(client, server):
@@ -206,10 +210,88 @@ def test_errors(client, server, options, error, code, param):
     assert caught.value.code == code and caught.value.param == param
 
 
-def test_prompt_beyond_the_context_states_the_numbers(client, server):
-    with pytest.raises(openai.BadRequestError) as caught:
-        client.completions.create(model=server.model, prompt="word " * 20000, max_tokens=1)
-    assert "context" in str(caught.value) and "8192" in str(caught.value)
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("words, max_tokens, says", [
+    (20000, 1, "leaves no room"), (20000, None, "leaves no room"), (3000, 8000, "at most")])
+def test_beyond_the_context(client, server, words, max_tokens, says, stream):
+    """The prompt alone, or with the answer that it asks for."""
+    options = dict(model=server.model, max_tokens=max_tokens, stream=stream)
+    with pytest.raises(openai.BadRequestError) as completion:
+        client.completions.create(prompt="word " * words, **options)
+    with pytest.raises(openai.BadRequestError) as conversation:
+        client.chat.completions.create(
+            messages=[{"role": "user", "content": "word " * words}], **options)
+    for caught, param in (completion, "prompt"), (conversation, "messages"):
+        error = caught.value
+        assert (error.code, error.param) == ("context_length_exceeded", param)
+        assert error.type == "invalid_request_error"
+        assert says in error.message and "8192" in error.message
+
+
+# Every field that can be wrong, with a value of each kind that is refused.
+WRONG = {
+    "temperature": [(-1, "invalid_value"), (2.1, "invalid_value"), ("x", "invalid_type")],
+    "top_p": [(0, "invalid_value"), (1.1, "invalid_value"), ("x", "invalid_type")],
+    "top_k": [(-2, "invalid_value"), (1.5, "invalid_type")],
+    "min_p": [(-0.1, "invalid_value"), (2, "invalid_value")],
+    "presence_penalty": [(-2.1, "invalid_value"), ("x", "invalid_type")],
+    "frequency_penalty": [(2.1, "invalid_value"), ([], "invalid_type")],
+    "repetition_penalty": [(0, "invalid_value")],
+    "n": [(0, "invalid_value"), (129, "invalid_value"), (1.5, "invalid_type")],
+    "seed": [("x", "invalid_type"), (1.5, "invalid_type")],
+    "stop": [(5, "invalid_type"), ([""], "invalid_value"), (["a"] * 17, "invalid_value")],
+    "stop_token_ids": [([-1], "invalid_value"), (5, "invalid_type")],
+    "logit_bias": [({"x": 1}, "invalid_value"), ({"1": 101}, "invalid_value"), (5, "invalid_type")],
+    "max_tokens": [(0, "invalid_value"), (-1, "invalid_value"), ("x", "invalid_type"),
+                   (10**12, "context_length_exceeded")],
+    "max_completion_tokens": [(0, "invalid_value"), (8193, "context_length_exceeded")],
+    "logprobs": [(5, "invalid_type")],
+    "top_logprobs": [(21, "invalid_value"), (3, "invalid_value")],
+    "tools": [(5, "invalid_type"), ([{"type": "x"}], "unsupported_parameter")],
+    "tool_choice": [("required", "unsupported_parameter")],
+    "parallel_tool_calls": [(5, "invalid_type")],
+    "response_format": [("x", "invalid_type"), ({"type": "x"}, "unsupported_parameter")],
+    "stream": [("x", "invalid_type")],
+    "stream_options": [({"x": 1}, "unknown_parameter"), ({"include_usage": True}, "invalid_value")],
+    "chat_template_kwargs": [(5, "invalid_type"), ({"x": 1}, "unknown_parameter")],
+    "user": [(5, "invalid_type")],
+    "metadata": [(5, "invalid_type")],
+    "modalities": [(["audio"], "unsupported_parameter")],
+    "audio": [({}, "unsupported_parameter")],
+    "reasoning_effort": [("low", "unsupported_parameter")],
+    "service_tier": [("flex", "unsupported_parameter")],
+    "store": [(True, "unsupported_parameter")],
+    "priority": [("x", "invalid_type")],
+    "cache_salt": [(5, "invalid_type")],
+    "fathom": [({"x": 1}, "unknown_parameter"), ({"deadline_ms": 0}, "invalid_value")],
+    "functions": [([{}], "unsupported_parameter")],
+    "messages": [(5, "invalid_type"), ([{}], "missing_required_parameter"),
+                 ([{"role": "x", "content": "a"}], "invalid_value"),
+                 ([{"role": "user"}], "missing_required_parameter"),
+                 ([{"role": "user", "content": [{"type": "text"}]}], "missing_required_parameter"),
+                 ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
+                  "unsupported_parameter"),
+                 ([{"role": "tool", "content": "x"}], "invalid_value")],
+    "temprature": [(1, "unknown_parameter")],
+}
+
+
+@pytest.mark.parametrize("field", WRONG)
+def test_every_field_is_checked(client, server, field):
+    for value, code in WRONG[field]:
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.chat.completions.create(model=server.model, messages=HELLO,
+                                           extra_body={field: value})
+        error = caught.value
+        assert error.code == code and error.type == "invalid_request_error", (value, error)
+        assert error.param.startswith(field), (value, error)
+        assert error.message
+
+
+def test_a_body_that_is_too_large(client, server):
+    with pytest.raises(openai.APIStatusError) as caught:
+        client.completions.create(model=server.model, prompt="x" * 20_000_000)
+    assert (caught.value.status_code, caught.value.code) == (413, "invalid_http")
 
 
 def test_wrong_key(server):
