@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <dnnl.hpp>
 #include <memory>
 #include <random>
 #include <vector>
@@ -13,9 +14,7 @@
 #include "kernels/cpu/select.h"
 #include "ops/attention.h"
 #include "ops/linear.h"
-#ifdef FATHOM_BENCH_ONEDNN
-#include <dnnl.hpp>
-#endif
+#include "ops/onednn.h"
 
 namespace fathom::ops {
 namespace {
@@ -130,7 +129,14 @@ BENCHMARK(BM_LinearDecode)
 void BM_LinearPrefill(benchmark::State& state) {
   const int64_t rows = state.range(0), n = state.range(1), k = state.range(2);
   const auto precision = static_cast<Precision>(state.range(3));
-  const linear::PackedWeight w = RandomWeight(n, k, precision);
+  linear::PackedWeight w = RandomWeight(n, k, precision);
+  if (state.range(4) != 0) {
+    if (const Status status = onednn::Check(precision, *Env().cpu); !status) {
+      state.SkipWithError(status.error().message.c_str());
+      return;
+    }
+    if (!linear::AddOneDnn(w)) std::abort();
+  }
   auto x = RandomF32(static_cast<size_t>(rows * k));
   std::vector<float> y(static_cast<size_t>(rows * n));
   linear::Args args;
@@ -143,15 +149,14 @@ void BM_LinearPrefill(benchmark::State& state) {
                                                  benchmark::Counter::kIsIterationInvariantRate);
 }
 BENCHMARK(BM_LinearPrefill)
-    ->ArgNames({"rows", "n", "k", "bf16"})
-    ->ArgsProduct({{512}, {1536}, {1536, 8960}, {1, 0}})
-    ->Args({512, 8960, 1536, 1})
-    ->Args({96, 1536, 1536, 1})
-    ->Args({256, 8192, 4096, 1})
+    ->ArgNames({"rows", "n", "k", "bf16", "onednn"})
+    ->ArgsProduct({{512}, {1536}, {1536, 8960}, {1, 0}, {0, 1}})
+    ->ArgsProduct({{512}, {8960}, {1536}, {1}, {0, 1}})
+    ->ArgsProduct({{96, 128}, {1536}, {1536}, {1}, {0, 1}})
+    ->ArgsProduct({{256}, {8192}, {4096}, {1}, {0, 1}})
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
 
-#ifdef FATHOM_BENCH_ONEDNN
 // The peer: oneDNN's bf16 matmul with its own packed weights and threads, f32 result.
 void BM_OneDnnPrefill(benchmark::State& state) {
   using dnnl::memory;
@@ -185,7 +190,6 @@ BENCHMARK(BM_OneDnnPrefill)
     ->Args({256, 8192, 4096})
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
-#endif
 
 // One layer's pages and a step over them.
 struct AttentionCase {

@@ -58,6 +58,12 @@ Result<session::LoadOptions> ToLoadOptions(const ModelOptions& options) {
   } else {
     return Err(Code::kInvalidArgument, "--dtype {}: expected bf16 or f32", options.dtype);
   }
+  if (options.cpu_gemm == "onednn") {
+    load.model.gemm = ops::Gemm::kOneDnn;
+  } else if (options.cpu_gemm != "native") {
+    return Err(Code::kInvalidArgument, "--cpu-gemm {}: expected native or onednn",
+               options.cpu_gemm);
+  }
   if (options.kv_dtype == "f32") {
     load.model.kv_dtype = DType::kF32;
   } else if (options.kv_dtype == "bf16") {

@@ -12,6 +12,7 @@ struct ModelOptions {
   std::string model;  // a directory; empty: the shipped tiny model
   std::string device = "cpu";
   std::string cpu_isa;
+  std::string cpu_gemm = "native";
   int threads = 0;
   std::string dtype = "bf16";
   std::string kv_dtype = "bf16";
@@ -29,6 +30,8 @@ template <class Visitor>
 void VisitModelFields(Visitor& visit, ModelOptions& o) {
   visit("device", o.device, "Where the model runs: cpu or cuda");
   visit("cpu-isa", o.cpu_isa, "Force kernels: scalar, avx2, avx512 or avx512bf16; empty: the best");
+  visit("cpu-gemm", o.cpu_gemm,
+        "Products of many rows: native, or onednn (more memory; bits depend on the batch)");
   visit("threads", o.threads, "CPU threads; 0: all that this process may use");
   visit("dtype", o.dtype, "Arithmetic of matrix products: bf16 or f32");
   visit("kv-dtype", o.kv_dtype, "Type of the KV cache: bf16 or f32");

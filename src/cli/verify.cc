@@ -36,6 +36,7 @@ Result<std::vector<int32_t>> TokensFor(const VerifyCommandOptions& options,
 Result<int> Verify(const VerifyCommandOptions& options) {
   ModelOptions reference_options = options.model;
   reference_options.cpu_isa = options.reference_isa;
+  reference_options.cpu_gemm = "native";
   reference_options.dtype = reference_options.kv_dtype = "f32";
   FATHOM_ASSIGN_OR_RETURN(BareModel reference, LoadBareModel(reference_options));
   FATHOM_ASSIGN_OR_RETURN(BareModel served, LoadBareModel(options.model));

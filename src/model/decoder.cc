@@ -246,7 +246,8 @@ Status Decoder::Project(Op op, int layer, const PackedWeight& weight, const Tens
 }
 
 size_t Decoder::LinearBytes(const ops::StepBucket& bucket, int64_t rows, int64_t cols) const {
-  return ops::linear::MakePlan(options_.precision, rows, cols, bucket.num_tokens).workspace_bytes;
+  return ops::linear::MakePlan(options_.precision, rows, cols, bucket.num_tokens, options_.gemm)
+      .workspace_bytes;
 }
 
 Status Decoder::GatedMlp(Op op, int layer, const MlpWeights& weights, const TensorView& input,

@@ -19,6 +19,7 @@ namespace fathom::model {
 struct DecoderOptions {
   ops::Precision precision = ops::Precision::kBF16;
   DType kv_dtype = DType::kBF16;
+  ops::Gemm gemm = ops::Gemm::kNative;
   int page_tokens = 64;
   bool mtp = false;     // load the multi-token-prediction layer too (DeepSeek-V3)
   int num_threads = 1;  // of the pool that forward passes will run on

@@ -8,6 +8,7 @@
 #include "model/llama.h"
 #include "model/memory_limit.h"
 #include "model/rope_scaling.h"
+#include "ops/onednn.h"
 
 namespace fathom::model {
 namespace {
@@ -27,6 +28,7 @@ Result<std::unique_ptr<Decoder>> MakeModel(const std::string& directory, const M
   }
   const DecoderOptions decoder{.precision = options.precision,
                                .kv_dtype = options.kv_dtype,
+                               .gemm = options.gemm,
                                .page_tokens = options.page_tokens,
                                .mtp = options.mtp,
                                .num_threads = options.num_threads,
@@ -52,7 +54,7 @@ std::string_view PackedName(ops::Precision precision) {
                                             : "packed for f32 products";
 }
 
-std::string DetailOf(WeightGroup group, const Decoder& model) {
+std::string PackedDetail(WeightGroup group, const Decoder& model) {
   switch (group) {
     case WeightGroup::kEmbedding:
       return "as stored";
@@ -69,6 +71,14 @@ std::string DetailOf(WeightGroup group, const Decoder& model) {
       break;
   }
   return std::string(PackedName(model.options().precision));
+}
+
+std::string DetailOf(WeightGroup group, const Decoder& model) {
+  std::string detail = PackedDetail(group, model);
+  const bool copied = group == WeightGroup::kAttention || group == WeightGroup::kDenseMlp ||
+                      group == WeightGroup::kSharedExperts || group == WeightGroup::kMtp;
+  if (copied && model.options().gemm == ops::Gemm::kOneDnn) detail += ", and again for oneDNN";
+  return detail;
 }
 
 Result<cost::MemoryPlan> PlanMemory(const Decoder& model, const WeightStore& counted,
@@ -126,7 +136,7 @@ Result<Opened> Open(const std::string& directory, const LoadOptions& options) {
   if (options.rope_scaling) FATHOM_TRY(OverrideRope(opened.config, *options.rope_scaling));
   FATHOM_ASSIGN_OR_RETURN(opened.checkpoint, Checkpoint::Open(directory));
   FATHOM_ASSIGN_OR_RETURN(opened.model, MakeModel(directory, opened.config, options));
-  WeightStore counted(opened.checkpoint, opened.config.fp8, options.precision);
+  WeightStore counted(opened.checkpoint, opened.config.fp8, options.precision, options.gemm);
   FATHOM_TRY(opened.model->LoadWeights(counted));
   FATHOM_ASSIGN_OR_RETURN(opened.memory, PlanMemory(*opened.model, counted, options));
   return opened;
@@ -136,12 +146,14 @@ Result<Opened> Open(const std::string& directory, const LoadOptions& options) {
 
 Result<LoadedModel> LoadModel(const std::string& directory, const LoadOptions& options,
                               ops::Device& device, const kernels::cpu::KernelTable& cpu) {
+  if (options.gemm == ops::Gemm::kOneDnn) FATHOM_TRY(ops::onednn::Check(options.precision, cpu));
   FATHOM_ASSIGN_OR_RETURN(Opened opened, Open(directory, options));
   LoadedModel loaded;
   FATHOM_ASSIGN_OR_RETURN(loaded.generation, LoadGenerationConfig(directory));
   if (options.on_plan) options.on_plan(opened.memory);
-  auto store = std::make_unique<WeightStore>(opened.checkpoint, opened.config.fp8,
-                                             options.precision, device, cpu, options.progress);
+  auto store =
+      std::make_unique<WeightStore>(opened.checkpoint, opened.config.fp8, options.precision,
+                                    options.gemm, device, cpu, options.progress);
   FATHOM_TRY(opened.model->LoadWeights(*store));
   FATHOM_TRY(opened.model->Adopt(std::move(store)));
   loaded.model = std::move(opened.model);

@@ -18,6 +18,7 @@ namespace fathom::model {
 struct LoadOptions {
   ops::Precision precision = ops::Precision::kBF16;
   DType kv_dtype = DType::kBF16;              // kBF16 or kF32
+  ops::Gemm gemm = ops::Gemm::kNative;        // DecoderOptions
   int page_tokens = 64;                       // 16, 32, 64 or 128
   bool mtp = false;                           // DecoderOptions
   int num_threads = 1;                        // of the pool that steps will run on

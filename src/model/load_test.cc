@@ -11,6 +11,7 @@
 
 #include "model/rope_scaling.h"
 #include "model/test_runner.h"
+#include "ops/onednn.h"
 
 namespace fathom::model {
 namespace {
@@ -128,17 +129,22 @@ TEST_F(LoadTest, PlansBeforeLoading) {
 // What is planned is what is allocated, in every architecture.
 TEST(LoadGolden, PlannedBytesAreAllocatedBytes) {
   for (const char* name : {"deepseek_v2_lite", "deepseek_v2", "deepseek_v3", "qwen2", "llama"}) {
-    for (const ops::Precision precision : {ops::Precision::kF32, ops::Precision::kBF16}) {
+    for (const auto& [precision, gemm] : {std::pair{ops::Precision::kF32, ops::Gemm::kNative},
+                                          {ops::Precision::kBF16, ops::Gemm::kNative},
+                                          {ops::Precision::kF32, ops::Gemm::kOneDnn},
+                                          {ops::Precision::kBF16, ops::Gemm::kOneDnn}}) {
+      const kernels::cpu::KernelTable& cpu = *ops::SelectCpu("").value();
+      if (gemm == ops::Gemm::kOneDnn && !ops::onednn::Check(precision, cpu)) continue;
       const std::string directory = fmt::format("{}/tests/golden/{}", FATHOM_SOURCE_DIR, name);
       const ModelConfig config = LoadModelConfig(directory).value();
       const Checkpoint checkpoint = std::move(Checkpoint::Open(directory).value());
       const auto device = ops::MakeCpuDevice();
       LoadOptions options;
       options.precision = precision;
+      options.gemm = gemm;
       const auto model = LoadForTest(directory, options, *device);
-      WeightStore planned(checkpoint, config.fp8, precision);
-      WeightStore loaded(checkpoint, config.fp8, precision, *device, *ops::SelectCpu("").value(),
-                         nullptr);
+      WeightStore planned(checkpoint, config.fp8, precision, gemm);
+      WeightStore loaded(checkpoint, config.fp8, precision, gemm, *device, cpu, nullptr);
       ASSERT_TRUE(model->LoadWeights(planned));
       ASSERT_TRUE(model->LoadWeights(loaded));
       for (size_t g = 0; g < static_cast<size_t>(WeightGroup::kCount); ++g) {

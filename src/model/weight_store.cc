@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/strings.h"
+#include "ops/onednn.h"
 
 namespace fathom::model {
 namespace {
@@ -35,15 +36,16 @@ std::string_view NameOf(WeightGroup group) {
 }
 
 WeightStore::WeightStore(const Checkpoint& checkpoint, const std::optional<Fp8Config>& fp8,
-                         ops::Precision precision)
-    : checkpoint_(&checkpoint), fp8_(fp8), precision_(precision) {}
+                         ops::Precision precision, ops::Gemm gemm)
+    : checkpoint_(&checkpoint), fp8_(fp8), precision_(precision), gemm_(gemm) {}
 
 WeightStore::WeightStore(const Checkpoint& checkpoint, const std::optional<Fp8Config>& fp8,
-                         ops::Precision precision, ops::Device& device,
+                         ops::Precision precision, ops::Gemm gemm, ops::Device& device,
                          const kernels::cpu::KernelTable& cpu, Progress progress)
     : checkpoint_(&checkpoint),
       fp8_(fp8),
       precision_(precision),
+      gemm_(gemm),
       device_(&device),
       cpu_(&cpu),
       progress_(std::move(progress)) {
@@ -109,7 +111,8 @@ void WeightStore::Done(std::string_view weight) {
 }
 
 Result<ops::linear::PackedWeight> WeightStore::Pack(WeightGroup group, std::span<const Part> parts,
-                                                    int64_t cols, ops::Precision precision) {
+                                                    int64_t cols, ops::Precision precision,
+                                                    ops::Gemm gemm) {
   std::vector<WeightSource> sources;
   int64_t rows = 0;
   for (const Part& part : parts) {
@@ -123,12 +126,17 @@ Result<ops::linear::PackedWeight> WeightStore::Pack(WeightGroup group, std::span
       bytes = std::max<uint64_t>(
           bytes, ops::linear::PackedBytes(source.weight.dtype, rows, cols, precision));
     }
+    if (gemm == ops::Gemm::kOneDnn) {
+      FATHOM_ASSIGN_OR_RETURN(const size_t copy, ops::onednn::PackedBytes(precision, rows, cols));
+      bytes += copy;
+    }
     Count(group, bytes);
     return PackedWeight();
   }
   FATHOM_ASSIGN_OR_RETURN(PackedWeight packed,
                           ops::linear::Pack(sources, precision, *device_, *cpu_));
   for (const Part& part : parts) Done(part.name + ".weight");
+  if (gemm == ops::Gemm::kOneDnn) FATHOM_TRY(ops::linear::AddOneDnn(packed));
   Count(group, packed.Bytes());
   return packed;
 }
@@ -143,21 +151,22 @@ Result<const ops::linear::PackedWeight*> WeightStore::Keep(Result<PackedWeight> 
 Result<const ops::linear::PackedWeight*> WeightStore::Linear(WeightGroup group,
                                                              std::span<const Part> parts,
                                                              int64_t cols) {
-  return Keep(Pack(group, parts, cols, precision_));
+  return Keep(Pack(group, parts, cols, precision_,
+                   group == WeightGroup::kHead ? ops::Gemm::kNative : gemm_));
 }
 
 Result<const ops::linear::PackedWeight*> WeightStore::Linear(WeightGroup group,
                                                              std::string_view name, int64_t rows,
                                                              int64_t cols) {
   const Part part{std::string(name), rows};
-  return Keep(Pack(group, {&part, 1}, cols, precision_));
+  return Linear(group, {&part, 1}, cols);
 }
 
 Result<const ops::linear::PackedWeight*> WeightStore::LinearF32(WeightGroup group,
                                                                 std::string_view name, int64_t rows,
                                                                 int64_t cols) {
   const Part part{std::string(name), rows};
-  return Keep(Pack(group, {&part, 1}, cols, ops::Precision::kF32));
+  return Keep(Pack(group, {&part, 1}, cols, ops::Precision::kF32, ops::Gemm::kNative));
 }
 
 Result<MlpWeights> WeightStore::Mlp(WeightGroup group, std::string_view prefix, int64_t hidden,
@@ -182,9 +191,9 @@ Result<const ops::moe::ExpertWeights*> WeightStore::Experts(WeightGroup group,
                                          Part{name + ".up_proj", shape.intermediate}};
     const Part down{name + ".down_proj", shape.hidden};
     FATHOM_ASSIGN_OR_RETURN(PackedWeight packed_gate_up,
-                            Pack(group, gate_up, shape.hidden, precision_));
-    FATHOM_ASSIGN_OR_RETURN(PackedWeight packed_down,
-                            Pack(group, {&down, 1}, shape.intermediate, precision_));
+                            Pack(group, gate_up, shape.hidden, precision_, ops::Gemm::kNative));
+    FATHOM_ASSIGN_OR_RETURN(PackedWeight packed_down, Pack(group, {&down, 1}, shape.intermediate,
+                                                           precision_, ops::Gemm::kNative));
     if (planning()) continue;
     experts[static_cast<size_t>(e)] = {std::move(packed_gate_up), std::move(packed_down)};
   }

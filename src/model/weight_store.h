@@ -54,11 +54,11 @@ class WeightStore {
   // A planning store. `fp8` is the checkpoint's quantization_config. The checkpoint must outlive
   // the store's loading, not the store.
   WeightStore(const Checkpoint& checkpoint, const std::optional<Fp8Config>& fp8,
-              ops::Precision precision);
+              ops::Precision precision, ops::Gemm gemm = ops::Gemm::kNative);
   // A loading store.
   WeightStore(const Checkpoint& checkpoint, const std::optional<Fp8Config>& fp8,
-              ops::Precision precision, ops::Device& device, const kernels::cpu::KernelTable& cpu,
-              Progress progress);
+              ops::Precision precision, ops::Gemm gemm, ops::Device& device,
+              const kernels::cpu::KernelTable& cpu, Progress progress);
   WeightStore(const WeightStore&) = delete;
   WeightStore& operator=(const WeightStore&) = delete;
 
@@ -71,7 +71,8 @@ class WeightStore {
   // Each of these returns what it made, or null (an empty view) from a planning store. Pointers
   // stay valid for the life of the store.
 
-  // The parts one below the other: [sum of rows, cols].
+  // The parts one below the other: [sum of rows, cols]. The store's Gemm multiplies them, except
+  // the head, of which a step wants few rows.
   Result<const PackedWeight*> Linear(WeightGroup group, std::span<const Part> parts, int64_t cols);
   Result<const PackedWeight*> Linear(WeightGroup group, std::string_view name, int64_t rows,
                                      int64_t cols);
@@ -110,13 +111,14 @@ class WeightStore {
   // Returns the pages of these weights (with their scales) and reports progress.
   void Done(std::string_view weight);
   Result<PackedWeight> Pack(WeightGroup group, std::span<const Part> parts, int64_t cols,
-                            ops::Precision precision);
+                            ops::Precision precision, ops::Gemm gemm);
   Result<const PackedWeight*> Keep(Result<PackedWeight> weight);
   void Count(WeightGroup group, uint64_t bytes) { bytes_[static_cast<size_t>(group)] += bytes; }
 
   const Checkpoint* checkpoint_;
   std::optional<Fp8Config> fp8_;
   ops::Precision precision_;
+  ops::Gemm gemm_;
   ops::Device* device_ = nullptr;
   const kernels::cpu::KernelTable* cpu_ = nullptr;
   Progress progress_;

@@ -8,6 +8,7 @@
 #include "base/arena.h"
 #include "base/host_memory.h"
 #include "ops/host.h"
+#include "ops/onednn.h"
 #include "ops/panels.h"
 
 namespace fathom::ops::linear {
@@ -83,6 +84,8 @@ struct RowRef {
 }  // namespace
 
 void PackedWeight::Free::operator()(std::byte* bytes) const { std::free(bytes); }
+
+size_t PackedWeight::Bytes() const { return bytes_ + (onednn_ == nullptr ? 0 : onednn_->Bytes()); }
 
 DType PackedDType(DType stored, Precision precision) {
   return precision == Precision::kBF16 || stored == DType::kBF16 ? DType::kBF16 : DType::kF32;
@@ -198,6 +201,13 @@ Result<PackedWeight> Pack(const WeightSource& source, Precision precision, Devic
   return Pack(std::span(&source, 1), precision, device, cpu, layout);
 }
 
+Status AddOneDnn(PackedWeight& weight) {
+  FATHOM_CHECK(weight.layout() == Layout::kPanels);
+  if (!onednn::Serves(weight.rows(), weight.cols())) return {};
+  FATHOM_ASSIGN_OR_RETURN(weight.onednn_, onednn::Weight::Make(weight));
+  return {};
+}
+
 Status ToF32(const WeightSource& source, std::span<float> out) {
   FATHOM_TRY(CheckSource(source));
   const int64_t rows = source.weight.shape[0];
@@ -209,18 +219,34 @@ Status ToF32(const WeightSource& source, std::span<float> out) {
   return {};
 }
 
-Plan MakePlan(Precision precision, int64_t /*rows*/, int64_t cols, int64_t max_rows) {
+namespace {
+
+// Elements from one staged row of the input to the next; oneDNN takes dense ones.
+int64_t InputStride(int64_t cols, bool onednn) { return onednn ? cols : host::StagedStride(cols); }
+
+size_t StagedBytes(Precision precision, int64_t cols, int64_t rows, bool onednn) {
+  const size_t element = precision == Precision::kBF16 ? sizeof(uint16_t) : sizeof(float);
+  return static_cast<size_t>(rows * InputStride(cols, onednn)) * element;
+}
+
+// In bf16 the input is rounded, and oneDNN takes none but dense rows.
+bool IsStaged(Precision precision, bool onednn) { return precision == Precision::kBF16 || onednn; }
+
+}  // namespace
+
+Plan MakePlan(Precision precision, int64_t rows, int64_t cols, int64_t max_rows, Gemm gemm) {
   Plan plan{.max_rows = max_rows};
-  if (precision == Precision::kBF16) {  // the rounded input
+  const bool onednn = gemm == Gemm::kOneDnn && onednn::Serves(rows, cols);
+  if (IsStaged(precision, onednn)) {
     plan.workspace_bytes =
-        Arena::Align(static_cast<size_t>(max_rows * host::StagedStride(cols)) * sizeof(uint16_t)) +
-        Arena::kAlignment;
+        Arena::Align(StagedBytes(precision, cols, max_rows, onednn)) + Arena::kAlignment;
   }
   return plan;
 }
 
 Plan MakePlan(const PackedWeight& weight, int64_t max_rows) {
-  return MakePlan(weight.precision(), weight.rows(), weight.cols(), max_rows);
+  return MakePlan(weight.precision(), weight.rows(), weight.cols(), max_rows,
+                  weight.onednn() != nullptr ? Gemm::kOneDnn : Gemm::kNative);
 }
 
 Status Run(const Plan& plan, const PackedWeight& weight, const Args& args, Context& context) {
@@ -230,26 +256,44 @@ Status Run(const Plan& plan, const PackedWeight& weight, const Args& args, Conte
   FATHOM_CHECK(args.output.shape[0] <= plan.max_rows, "linear of {} rows, planned for {}",
                args.output.shape[0], plan.max_rows);
   const ArenaScope scope(context.arena);
-  uint16_t* rounded = nullptr;
-  const int64_t k = weight.cols();
-  if (weight.precision() == Precision::kBF16) {
-    rounded = static_cast<uint16_t*>(context.arena.Allocate(
-        static_cast<size_t>(args.output.shape[0] * host::StagedStride(k)) * sizeof(uint16_t)));
+  const onednn::Weight* const tiles = weight.onednn();
+  void* staged = nullptr;
+  if (IsStaged(weight.precision(), tiles != nullptr)) {
+    staged = context.arena.Allocate(
+        StagedBytes(weight.precision(), weight.cols(), args.output.shape[0], tiles != nullptr));
   }
-  context.device.Execute(context.stream, [runtime = host::Runtime(context), w = &weight, args,
-                                          rounded, k] {
-    const int64_t m = host::LiveRows(args.live_rows, args.output.shape[0]);
-    host::RowsView a{args.input.data, args.input.stride[0], false, args.input_rows};
-    if (rounded != nullptr) {
-      host::ForRows(runtime, m, k * 6, [&](int64_t row) {
-        const int64_t from = args.input_rows != nullptr ? args.input_rows[row] : row;
-        runtime.cpu->round_row(host::Row(args.input, from), rounded + row * host::StagedStride(k),
-                               k);
+  context.device.Execute(
+      context.stream, [runtime = host::Runtime(context), w = &weight, args, tiles, staged] {
+        const int64_t k = w->cols();
+        const int64_t m = host::LiveRows(args.live_rows, args.output.shape[0]);
+        const int64_t tiled_rows = tiles != nullptr ? onednn::TiledRows(m) : 0;
+        const bool bf16 = w->precision() == Precision::kBF16;
+        const int64_t stride = InputStride(k, tiles != nullptr);
+        host::ForRows(runtime, bf16 ? m : tiled_rows, k * 6, [&](int64_t row) {
+          const float* from =
+              host::Row(args.input, args.input_rows != nullptr ? args.input_rows[row] : row);
+          if (bf16) {
+            runtime.cpu->round_row(from, static_cast<uint16_t*>(staged) + row * stride, k);
+          } else {
+            std::memcpy(static_cast<float*>(staged) + row * stride, from,
+                        static_cast<size_t>(k) * sizeof(float));
+          }
+        });
+        if (tiled_rows > 0) {
+          tiles->Multiply(runtime, staged, tiled_rows, args.output.As<float>(),
+                          args.output.stride[0], args.bias);
+        }
+        host::RowsView rest;
+        if (bf16) {
+          rest = {static_cast<uint16_t*>(staged) + tiled_rows * stride, stride, true};
+        } else if (args.input_rows != nullptr) {
+          rest = {args.input.data, args.input.stride[0], false, args.input_rows + tiled_rows};
+        } else {
+          rest = {host::Row(args.input, tiled_rows), args.input.stride[0], false};
+        }
+        host::Multiply(runtime, rest, *w, m - tiled_rows, host::Row(args.output, tiled_rows),
+                       args.output.stride[0], args.bias);
       });
-      a = {rounded, host::StagedStride(k), true};
-    }
-    host::Multiply(runtime, a, *w, m, args.output.As<float>(), args.output.stride[0], args.bias);
-  });
   return {};
 }
 

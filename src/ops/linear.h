@@ -1,7 +1,7 @@
 #pragma once
 // y = x W^T + b over weights packed for the device that runs them.
 //
-// Results are batch-invariant: each output element is one chain of multiply-adds over k in
+// Native products are batch-invariant: each output element is one chain of multiply-adds over k in
 // increasing order, whatever the number of rows, the row's place or the thread count.
 #include <cstddef>
 #include <cstdint>
@@ -21,6 +21,16 @@ enum class Precision : uint8_t {
   kF32,   // f32 products; bf16 weights are widened exactly
   kBF16,  // inputs are rounded to bf16 (to nearest even), weights wider than bf16 at packing
 };
+
+// Which code multiplies many rows at once. Few rows are always native.
+enum class Gemm : uint8_t {
+  kNative,
+  kOneDnn,  // ops/onednn.h: a second copy of the weights; not batch-invariant
+};
+
+namespace onednn {
+class Weight;
+}  // namespace onednn
 
 namespace linear {
 
@@ -56,10 +66,12 @@ class PackedWeight {
   DType dtype() const { return dtype_; }  // as stored: f32, bf16
   Precision precision() const { return precision_; }
   Layout layout() const { return layout_; }
-  size_t Bytes() const { return bytes_; }
+  size_t Bytes() const;  // with the copy for oneDNN
   const std::byte* data() const { return data_.get(); }
+  const onednn::Weight* onednn() const { return onednn_.get(); }  // null: native products only
 
  private:
+  friend Status AddOneDnn(PackedWeight& weight);
   friend Result<PackedWeight> Pack(std::span<const WeightSource> parts, Precision precision,
                                    Device& device, const kernels::cpu::KernelTable& cpu,
                                    Layout layout);
@@ -67,6 +79,7 @@ class PackedWeight {
     void operator()(std::byte* bytes) const;
   };
   std::unique_ptr<std::byte[], Free> data_;
+  std::shared_ptr<const onednn::Weight> onednn_;
   size_t bytes_ = 0;
   int64_t rows_ = 0;
   int64_t cols_ = 0;
@@ -86,6 +99,9 @@ Result<PackedWeight> Pack(std::span<const WeightSource> parts, Precision precisi
 Result<PackedWeight> Pack(const WeightSource& source, Precision precision, Device& device,
                           const kernels::cpu::KernelTable& cpu, Layout layout = Layout::kPanels);
 
+// Adds the copy for oneDNN where onednn::Serves the shape; onednn::Check must have passed.
+Status AddOneDnn(PackedWeight& weight);
+
 // The matrix [N, K] as f32, scales applied: for weights that are cut after dequantising.
 Status ToF32(const WeightSource& source, std::span<float> out);
 
@@ -96,7 +112,8 @@ struct Plan {
 
 Plan MakePlan(const PackedWeight& weight, int64_t max_rows);
 // Before the weight exists.
-Plan MakePlan(Precision precision, int64_t rows, int64_t cols, int64_t max_rows);
+Plan MakePlan(Precision precision, int64_t rows, int64_t cols, int64_t max_rows,
+              Gemm gemm = Gemm::kNative);
 
 struct Args {
   TensorView input;                     // [max_rows, K] f32; rows may be strided
