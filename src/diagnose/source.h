@@ -111,7 +111,7 @@ struct Source {
   bool aligned = false;
   int64_t offset_ns = 0;
   int64_t error_ns = 0;
-  int64_t resolution_ns = 1;        // granularity of the source's own times (a log's is a second)
+  int64_t resolution_ns = 1;  // granularity of the source's own times (a log's is a second)
   // How the offset was found: a key of the report's catalogue, with its arguments.
   std::string_view alignment;
   std::vector<std::pair<std::string_view, std::string>> alignment_args;
