@@ -1,11 +1,9 @@
 """fathom doctor on a machine whose readings are known: a stand-in for NVML, a small /metrics."""
-import http.server
 import json
 import os
 import pathlib
 import signal
 import subprocess
-import threading
 import time
 
 import jsonschema
@@ -22,30 +20,9 @@ def doctor(*arguments, expect=0):
     return done.stdout if expect == 0 else done.stderr
 
 
-@pytest.fixture(scope="module")
-def metrics():
-    class Handler(http.server.BaseHTTPRequestHandler):
-        count = 0
-
-        def do_GET(self):
-            Handler.count += 1
-            body = (f"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 12\n"
-                    f"# TYPE vllm:num_requests_waiting gauge\nvllm:num_requests_waiting 5\n"
-                    f"# TYPE vllm:kv_cache_usage_perc gauge\nvllm:kv_cache_usage_perc 0.97\n"
-                    f"# TYPE vllm:num_preemptions_total counter\n"
-                    f"vllm:num_preemptions_total {3 * Handler.count}\n").encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/metrics"
-    server.shutdown()
+@pytest.fixture
+def metrics(server):
+    return f"{server}/metrics"
 
 
 def test_gpu_and_server_are_read_and_judged(metrics, tmp_path):
