@@ -1,5 +1,7 @@
 #include "base/thread_pool.h"
 
+#include <sched.h>
+
 #include <algorithm>
 
 #include "base/check.h"
@@ -21,6 +23,12 @@ void Pause() {
 }
 
 }  // namespace
+
+int UsableCpus() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return CPU_COUNT(&set);
+}
 
 ThreadPool::ThreadPool(int num_threads, int spin_us) : spin_us_(spin_us) {
   FATHOM_CHECK(num_threads >= 1 && num_threads < 4096, "num_threads {}", num_threads);

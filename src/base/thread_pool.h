@@ -11,6 +11,10 @@
 
 namespace fathom {
 
+// The CPUs that this process may run on: its affinity mask (taskset, a container's cpuset), not
+// what the machine has.
+int UsableCpus();
+
 class ThreadPool {
  public:
   // num_threads counts the caller: 1 starts no thread. spin_us: how long an idle worker polls

@@ -1,6 +1,7 @@
 #include "base/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <atomic>
 #include <thread>
@@ -25,6 +26,20 @@ TEST(ThreadPool, VisitsEveryIndexOnce) {
       }
     }
   }
+}
+
+TEST(ThreadPool, UsableCpusFollowTheAffinityMask) {
+  cpu_set_t before;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  EXPECT_EQ(UsableCpus(), CPU_COUNT(&before));
+  int first = 0;
+  while (!CPU_ISSET(first, &before)) ++first;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(first, &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+  EXPECT_EQ(UsableCpus(), 1);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
 }
 
 TEST(ThreadPool, NestedCallsRunInline) {

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <numeric>
 #include <random>
-#include <thread>
 
 #include "base/clock.h"
 #include "cost/measure.h"
@@ -180,8 +179,7 @@ Result<CpuAttentionResult> RunCpuAttention(const ops::AttentionCase& problem,
     return Err(Code::kInvalidArgument, "--threads {}: expected 0 (all) or more", options.threads);
   }
   FATHOM_ASSIGN_OR_RETURN(const kernels::cpu::KernelTable* cpu, ops::SelectCpu(options.cpu_isa));
-  const int usable = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  ThreadPool pool(options.threads == 0 ? usable : options.threads);
+  ThreadPool pool(options.threads == 0 ? UsableCpus() : options.threads);
   FATHOM_ASSIGN_OR_RETURN(Inputs in, MakeInputs(problem));
 
   ops::sparse::HeadPolicy head;

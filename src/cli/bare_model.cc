@@ -1,8 +1,5 @@
 #include "cli/bare_model.h"
 
-#include <algorithm>
-#include <thread>
-
 #include "cli/fields.h"
 #include "ops/cpu_isa.h"
 
@@ -23,8 +20,7 @@ Result<BareModel> LoadBareModel(const ModelOptions& options) {
   }
   FATHOM_ASSIGN_OR_RETURN(bare.device, ops::MakeDevice(load.device));
   FATHOM_ASSIGN_OR_RETURN(bare.cpu, ops::SelectCpu(load.cpu_isa));
-  const int usable = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  bare.pool = std::make_unique<ThreadPool>(load.num_threads == 0 ? usable : load.num_threads);
+  bare.pool = std::make_unique<ThreadPool>(load.num_threads == 0 ? UsableCpus() : load.num_threads);
   load.model.num_threads = bare.pool->num_threads();
   FATHOM_ASSIGN_OR_RETURN(bare.loaded,
                           model::LoadModel(bare.directory, load.model, *bare.device, *bare.cpu));

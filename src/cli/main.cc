@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -21,17 +22,41 @@ int ExitCodeFor(Code code) {
   return code == Code::kInternal || code == Code::kUnavailable ? kExitInternal : kExitBadInput;
 }
 
-// CLI11 would only say that a subcommand is required. Empty when `word` is one, or an option.
-std::string UnknownCommand(const CLI::App& root, std::string_view word) {
-  std::vector<std::string_view> known;
-  for (const CLI::App* app : root.get_subcommands({})) {
-    if (app->get_name() == word) return {};
-    known.push_back(app->get_name());
+// What the command line holds that no option, file or command takes: CLI11 keeps that aside and
+// may first report something else, such as an option that is missing because its name was misspelt.
+// Empty when there is nothing.
+std::string Unexpected(const CLI::App& root) {
+  const std::vector<std::string> left = root.remaining(true);
+  const auto word = std::find_if(left.begin(), left.end(),
+                                 [](const std::string& argument) { return argument != "--"; });
+  if (word == left.end()) return {};
+  const CLI::App* app = &root;
+  std::string command = root.get_name();
+  while (!app->get_subcommands().empty()) {
+    app = app->get_subcommands().front();
+    command += " " + app->get_name();
   }
-  if (word.starts_with('-')) return {};
-  const std::string_view nearest = Nearest(word, known);
-  return fmt::format("unknown command '{}'{}; the commands are: {}", word,
-                     nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest),
+  std::vector<std::string> known;
+  const bool is_option = word->size() > 1 && word->front() == '-';
+  const std::string name = word->substr(0, word->find('='));
+  if (is_option) {
+    for (const CLI::Option* option : app->get_options()) {
+      for (const std::string& n : option->get_snames()) known.push_back("-" + n);
+      for (const std::string& n : option->get_lnames()) known.push_back("--" + n);
+    }
+  } else {
+    for (const CLI::App* sub : app->get_subcommands({})) known.push_back(sub->get_name());
+  }
+  const std::string_view nearest = Nearest(name, {known.begin(), known.end()});
+  const std::string hint =
+      nearest.empty() ? std::string() : fmt::format(" (did you mean '{}'?)", nearest);
+  if (is_option) {
+    return fmt::format("unknown option '{}'{}; {} --help lists the options", name, hint, command);
+  }
+  if (known.empty()) {
+    return fmt::format("unexpected argument '{}'; {} --help says what is taken", *word, command);
+  }
+  return fmt::format("unknown command '{}'{}; the commands of {} are: {}", name, hint, command,
                      fmt::join(known, " "));
 }
 
@@ -52,14 +77,13 @@ int Main(int argc, char** argv) {
     fmt::print("{}", root.help());
     return kExitBadInput;
   }
-  if (const std::string error = UnknownCommand(root, argv[1]); !error.empty()) {
-    fmt::print(stderr, "fathom: {}\n", error);
-    return kExitBadInput;
-  }
   try {
     root.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return root.exit(error) == 0 ? kExitDone : kExitBadInput;
+    const std::string unexpected = error.get_exit_code() == 0 ? "" : Unexpected(root);
+    if (unexpected.empty()) return root.exit(error) == 0 ? kExitDone : kExitBadInput;
+    fmt::print(stderr, "fathom: {}\n", unexpected);
+    return kExitBadInput;
   }
   const Result<int> result = commands.chosen()();
   if (result) return *result;

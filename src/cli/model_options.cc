@@ -21,12 +21,14 @@ Result<std::string> ModelDirectory(const std::string& asked, const std::string& 
   std::error_code error;
   if (!asked.empty()) {
     if (fs::exists(fs::path(asked) / "config.json", error)) return asked;
-    if (fs::is_directory(asked, error)) {
-      return Err(Code::kNotFound, "{}: expected a model directory, found one without config.json",
-                 asked);
-    }
-    return Err(Code::kNotFound, "{}: expected a model directory{}", asked,
-               fs::exists(asked, error) ? ", found a file" : ", which does not exist");
+    const char* found = fs::is_directory(asked, error) ? "found one without config.json"
+                        : fs::exists(asked, error)     ? "found a file"
+                                                       : "which does not exist";
+    return Err(
+        Code::kNotFound,
+        "{}: expected a model directory, {}. Name one as Hugging Face lays it out "
+        "(config.json, *.safetensors, tokenizer.json), or leave MODEL out for the shipped {}",
+        asked, found, name);
   }
   // Beside an installed program, in the source tree that it was built in, in the current folder.
   const fs::path program = fs::read_symlink("/proc/self/exe", error).parent_path();

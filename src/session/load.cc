@@ -1,7 +1,5 @@
 #include "session/load.h"
 
-#include <sched.h>
-
 #include <filesystem>
 #include <utility>
 #include <vector>
@@ -12,12 +10,6 @@
 
 namespace fathom::session {
 namespace {
-
-int32_t UsableCpus() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return CPU_COUNT(&set);
-}
 
 std::string NameOfDirectory(const std::string& directory) {
   const std::filesystem::path path = std::filesystem::path(directory).lexically_normal();

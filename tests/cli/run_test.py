@@ -33,7 +33,21 @@ def test_help_and_version():
 def test_unknown_words_are_errors():
     done = fathom("rum")
     assert done.returncode == 2 and "did you mean 'run'" in done.stderr
-    assert fathom("run", "--no-such-option").returncode == 2
+
+
+@pytest.mark.parametrize("arguments, expected", [
+    (("run", "--promt", "x"), "unknown option '--promt' (did you mean '--prompt'?); fathom run"),
+    (("heatmap", "--out", "x.svg"), "unknown option '--out'"),  # though --output is required
+    (("scrub", "--z"), "unknown option '--z'"),  # though a file is required
+    (("bench", "model", "--threads", "x", "--nope=3"), "unknown option '--nope'"),
+    (("--nope",), "unknown option '--nope'; fathom --help"),
+    (("bench", "modl"), "unknown command 'modl' (did you mean 'model'?); the commands of "
+                         "fathom bench are: attention"),
+    (("tokenize", "a", "b", "c"), "unexpected argument 'c'"),
+])
+def test_what_nothing_takes_is_named_first(arguments, expected):
+    done = fathom(*arguments)
+    assert done.returncode == 2 and expected in done.stderr, done.stderr
 
 
 def test_completes_and_accounts_for_every_millisecond():
@@ -94,7 +108,7 @@ def test_stop_string():
 
 
 @pytest.mark.parametrize("arguments, expected", [
-    (("/no/such/model",), "does not exist"),
+    (("/no/such/model",), "which does not exist. Name one as Hugging Face lays it out"),
     ((str(ROOT / "README.md"),), "found a file"),
     ((str(ROOT / "docs"),), "config.json"),
     (("--cpu-isa", "avx1024"), "expected one of"),
