@@ -8,13 +8,12 @@
 #include "base/strings.h"
 #include "base/write_file.h"
 #include "cli/bare_model.h"
+#include "cli/bench_text.h"
 #include "cli/command.h"
 #include "cli/terminal.h"
 #include "cost/hardware.h"
 #include "model/benchmark.h"
-#include "model/perplexity.h"
 #include "ops/cpu_isa.h"
-#include "text/tokenizer.h"
 
 namespace fathom::cli {
 namespace {
@@ -28,8 +27,7 @@ struct BenchModelOptions {
   bool event_cost = false;
   std::string logits;
   std::string tokens;
-  std::vector<std::string> texts;
-  model::Windows windows;
+  TextOptions text;
   std::string json;
 };
 
@@ -207,82 +205,9 @@ Result<int> Logits(const BenchModelOptions& options) {
   return kExitDone;
 }
 
-// Documents of a text, divided by lines that are exactly <|doc|>.
-std::vector<std::string_view> Documents(std::string_view text) {
-  constexpr std::string_view kSeparator = "\n<|doc|>\n";
-  if (text.ends_with('\n')) text.remove_suffix(1);
-  std::vector<std::string_view> documents;
-  for (;;) {
-    const size_t end = text.find(kSeparator);
-    const std::string_view document = text.substr(0, end);
-    if (!document.empty()) documents.push_back(document);
-    if (end == std::string_view::npos) return documents;
-    text.remove_prefix(end + kSeparator.size());
-  }
-}
-
-Result<int> Predict(const BenchModelOptions& options) {
-  FATHOM_ASSIGN_OR_RETURN(BareModel bare, LoadBareModel(options.model));
-  model::Decoder& model = *bare.loaded.model;
-  FATHOM_ASSIGN_OR_RETURN(const text::Tokenizer tokenizer,
-                          text::Tokenizer::LoadModel(bare.directory));
-  model::Windows windows = options.windows;
-  if (windows.window > model.max_context_tokens()) {
-    return Err(Code::kInvalidArgument, "--window {}: the model's context is {} tokens",
-               windows.window, model.max_context_tokens());
-  }
-  FATHOM_ASSIGN_OR_RETURN(const model::RopeChoice rope, model.ChooseRope(windows.window));
-  model::StepRunner::Setup setup = bare.Setup();
-  setup.max_tokens = windows.window;
-  FATHOM_ASSIGN_OR_RETURN(model::StepRunner runner, model::StepRunner::Make(model, setup));
-  fmt::print("{:<40} {:>9} {:>10} {:>10} {:>10} {:>9}\n", "text", "documents", "bytes", "tokens",
-             "bits/byte", "time");
-  ordered_json json_rows = ordered_json::array();
-  for (const std::string& path : options.texts) {
-    FATHOM_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
-    const std::vector<std::string_view> documents = Documents(file.text());
-    const int64_t start = NowNs();
-    double bits = 0;
-    size_t bytes = 0, tokens = 0, done = 0;
-    for (const std::string_view document : documents) {
-      FATHOM_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
-                              tokenizer.Encode(document, {.parse_special = false}));
-      FATHOM_ASSIGN_OR_RETURN(
-          const std::vector<double> token_bits,
-          model::TokenBits(runner, model.vocab_size(), ids, rope.row, windows, *bare.pool));
-      for (const double b : token_bits) bits += b;
-      bytes += document.size();
-      tokens += token_bits.size();
-      ++done;
-      if (IsTerminal(STDERR_FILENO)) {
-        fmt::print(stderr, "\r{}: {} of {} documents, {:.4f} bits/byte", path, done,
-                   documents.size(), bits / static_cast<double>(bytes));
-      }
-    }
-    if (bytes == 0) return Err(Code::kInvalidArgument, "{}: holds no text", path);
-    if (IsTerminal(STDERR_FILENO)) fmt::print(stderr, "\r\033[K");
-    const double per_byte = bits / static_cast<double>(bytes);
-    fmt::print("{:<40} {:>9} {:>10} {:>10} {:>10.4f} {:>9}\n", path, documents.size(), bytes,
-               tokens, per_byte, HumanNs(NowNs() - start));
-    json_rows.push_back({{"text", path},
-                         {"documents", documents.size()},
-                         {"bytes", bytes},
-                         {"tokens", tokens},
-                         {"bits", bits},
-                         {"bits_per_byte", per_byte}});
-  }
-  if (!options.json.empty()) {
-    const ordered_json json = {{"schema", "fathom.bench_text/1"}, {"model", model.name()},
-                               {"dtype", options.model.dtype},    {"window_tokens", windows.window},
-                               {"stride_tokens", windows.stride}, {"texts", json_rows}};
-    FATHOM_TRY(WriteFile(options.json, json.dump(2) + "\n"));
-  }
-  return kExitDone;
-}
-
 Result<int> BenchModel(const BenchModelOptions& options) {
   const int modes =
-      int{options.event_cost} + int{!options.logits.empty()} + int{!options.texts.empty()};
+      int{options.event_cost} + int{!options.logits.empty()} + int{!options.text.files.empty()};
   if (modes > 1) {
     return Err(Code::kInvalidArgument, "--event-cost, --logits and --text: expected one of them");
   }
@@ -291,7 +216,14 @@ Result<int> BenchModel(const BenchModelOptions& options) {
   }
   if (options.event_cost) return EventCost(options);
   if (!options.logits.empty()) return Logits(options);
-  return options.texts.empty() ? Speed(options) : Predict(options);
+  if (options.text.files.empty()) {
+    if (!options.text.contexts.empty()) {
+      return Err(Code::kInvalidArgument, "--context: only --text takes it");
+    }
+    return Speed(options);
+  }
+  return options.text.contexts.empty() ? BitsPerByte(options.model, options.text, options.json)
+                                       : BitsByContext(options.model, options.text, options.json);
 }
 
 }  // namespace
@@ -322,13 +254,17 @@ void AddBenchModel(Commands& commands) {
                   "Write float32 logits instead: of the last of --prompt tokens and of each token "
                   "after it");
   app->add_option("--tokens", options->tokens, "File with the token ids for --logits");
-  app->add_option("--text", options->texts,
+  app->add_option("--text", options->text.files,
                   "Bits per byte of these files instead; lines <|doc|> divide documents")
       ->delimiter(',');
-  app->add_option("--window", options->windows.window, "Tokens of a window (--text)")
+  app->add_option("--window", options->text.windows.window, "Tokens of a window (--text)")
       ->capture_default_str();
-  app->add_option("--stride", options->windows.stride, "Tokens from window to window (--text)")
+  app->add_option("--stride", options->text.windows.stride,
+                  "Tokens from window to window (--text), or from targets to targets (--context)")
       ->capture_default_str();
+  app->add_option("--context", options->text.contexts,
+                  "Predict the same tokens with these numbers of tokens at most in sight (--text)")
+      ->delimiter(',');
   app->add_option("--json", options->json, "Also write JSON there; - is standard output");
 }
 

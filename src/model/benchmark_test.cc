@@ -151,5 +151,21 @@ TEST_F(BenchmarkTest, TokenBitsOverWindows) {
       TokenBits(runner, model_->vocab_size(), ids, 0, {.window = 10, .stride = 11}, pool_));
 }
 
+TEST_F(BenchmarkTest, WindowBitsDependOnWhatIsInTheWindow) {
+  const std::span<const int32_t> ids = golden_.ids.first(120);
+  StepRunner runner = std::move(StepRunner::Make(*model_, RunnerSetup(120)).value());
+  const int vocab = model_->vocab_size();
+  const auto whole = WindowBits(runner, vocab, ids, 1, 0, 50, pool_).value();
+  ASSERT_EQ(whole.size(), 119u);
+  // Fewer targets are the same ones; the chunks do not matter.
+  const auto last = WindowBits(runner, vocab, ids, 100, 0, 33, pool_).value();
+  ASSERT_EQ(last.size(), 20u);
+  for (size_t i = 0; i < last.size(); ++i) EXPECT_EQ(last[i], whole[99 + i]) << i;
+  // The same targets with less before them get other bits.
+  const auto less = WindowBits(runner, vocab, ids.last(60), 40, 0, 33, pool_).value();
+  ASSERT_EQ(less.size(), 20u);
+  for (size_t i = 0; i < less.size(); ++i) EXPECT_NE(less[i], whole[99 + i]) << i;
+}
+
 }  // namespace
 }  // namespace fathom::model

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/check.h"
+
 namespace fathom::model {
 namespace {
 
@@ -17,6 +19,36 @@ double Bits(std::span<const float> logits, int32_t token) {
 
 }  // namespace
 
+Result<std::vector<double>> WindowBits(StepRunner& runner, int vocab_size,
+                                       std::span<const int32_t> ids, int64_t first,
+                                       int32_t rope_row, int64_t chunk, ThreadPool& pool) {
+  const auto count = static_cast<int64_t>(ids.size());
+  FATHOM_CHECK(first >= 1 && first <= count && chunk >= 1);
+  const auto vocab = static_cast<size_t>(vocab_size);
+  std::vector<double> bits(static_cast<size_t>(count - first));
+  runner.Truncate(0, 0);
+  for (int64_t begin = 0; begin < count; begin += chunk) {
+    const int64_t end = std::min(begin + chunk, count);
+    const StepRunner::Piece piece{.tokens = {ids.begin() + begin, ids.begin() + end},
+                                  .rope_row = rope_row};
+    // Position p predicts token p + 1.
+    const bool needed = end > first - 1;
+    FATHOM_ASSIGN_OR_RETURN(
+        const std::vector<float> logits,
+        runner.Step({&piece, 1}, needed ? StepRunner::Rows::kAll : StepRunner::Rows::kNone));
+    const int64_t from = std::max(begin, first - 1);
+    const int64_t to = std::min(end, count - 1);
+    pool.ParallelFor(std::max<int64_t>(to - from, 0), 8, [&](int64_t a, int64_t b, int) {
+      for (int64_t p = from + a; p < from + b; ++p) {
+        const std::span<const float> row(logits.data() + static_cast<size_t>(p - begin) * vocab,
+                                         vocab);
+        bits[static_cast<size_t>(p + 1 - first)] = Bits(row, ids[static_cast<size_t>(p + 1)]);
+      }
+    });
+  }
+  return bits;
+}
+
 Result<std::vector<double>> TokenBits(StepRunner& runner, int vocab_size,
                                       std::span<const int32_t> ids, int32_t rope_row,
                                       const Windows& windows, ThreadPool& pool) {
@@ -26,31 +58,16 @@ Result<std::vector<double>> TokenBits(StepRunner& runner, int vocab_size,
                windows.stride);
   }
   const auto count = static_cast<int64_t>(ids.size());
-  const auto vocab = static_cast<size_t>(vocab_size);
-  std::vector<double> bits(ids.empty() ? 0 : ids.size() - 1);
+  std::vector<double> bits;
   int64_t counted = 1;  // ids[1:counted] have their bits
   for (int64_t start = 0; counted < count; start += windows.stride) {
     const int64_t stop = std::min(start + windows.window, count);
-    runner.Truncate(0, 0);
-    for (int64_t begin = start; begin < stop; begin += windows.chunk) {
-      const int64_t end = std::min(begin + windows.chunk, stop);
-      const StepRunner::Piece piece{.tokens = {ids.begin() + begin, ids.begin() + end},
-                                    .rope_row = rope_row};
-      // Position p predicts token p + 1; what an earlier window counted needs no logits.
-      const bool needed = end > counted - 1;
-      FATHOM_ASSIGN_OR_RETURN(
-          const std::vector<float> logits,
-          runner.Step({&piece, 1}, needed ? StepRunner::Rows::kAll : StepRunner::Rows::kNone));
-      const int64_t first = std::max(begin, counted - 1);
-      const int64_t last = std::min(end, stop - 1);
-      pool.ParallelFor(std::max<int64_t>(last - first, 0), 8, [&](int64_t a, int64_t b, int) {
-        for (int64_t p = first + a; p < first + b; ++p) {
-          const std::span<const float> row(logits.data() + static_cast<size_t>(p - begin) * vocab,
-                                           vocab);
-          bits[static_cast<size_t>(p)] = Bits(row, ids[static_cast<size_t>(p + 1)]);
-        }
-      });
-    }
+    FATHOM_ASSIGN_OR_RETURN(
+        const std::vector<double> more,
+        WindowBits(runner, vocab_size,
+                   ids.subspan(static_cast<size_t>(start), static_cast<size_t>(stop - start)),
+                   counted - start, rope_row, windows.chunk, pool));
+    bits.insert(bits.end(), more.begin(), more.end());
     counted = stop;
   }
   return bits;

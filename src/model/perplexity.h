@@ -15,10 +15,15 @@ struct Windows {
   int64_t chunk = 256;    // tokens of one step
 };
 
+// -log2 p of ids[first:], each given everything before it in ids; 1 <= first <= ids. The runner has
+// one sequence of at least as many tokens; rope_row as ChooseRope(ids) says; pool: for the softmax.
+Result<std::vector<double>> WindowBits(StepRunner& runner, int vocab_size,
+                                       std::span<const int32_t> ids, int64_t first,
+                                       int32_t rope_row, int64_t chunk, ThreadPool& pool);
+
 // -log2 p of ids[1:], each given everything before it within its window. The first window begins
 // at ids[0], each next one `stride` tokens later and counts only the tokens that no earlier window
-// counted. The runner has one sequence of at least `window` tokens; rope_row as ChooseRope(window)
-// says; pool: for the softmax.
+// counted. Runner, rope_row and pool as above.
 Result<std::vector<double>> TokenBits(StepRunner& runner, int vocab_size,
                                       std::span<const int32_t> ids, int32_t rope_row,
                                       const Windows& windows, ThreadPool& pool);

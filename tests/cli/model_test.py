@@ -67,6 +67,30 @@ def test_bench_model_predicts_a_text(tmp_path):
     assert fathom("bench", "model", MODEL, "--text", text, "--window", 10**6).returncode == 2
 
 
+def test_bench_model_predicts_the_same_tokens_within_several_contexts(tmp_path):
+    text = tmp_path / "text.txt"
+    chapter = "The old man went down to the river, and there he met a fox.\n" * 12
+    text.write_text(chapter + "<|doc|>\n" + chapter)
+    arguments = ("bench", "model", MODEL, "--text", text, "--stride", 50, "--json", "-")
+    done = fathom(*arguments, "--context", "32,128")
+    assert done.returncode == 0, done.stderr
+    out = json.loads(done.stdout[done.stdout.index("{"):])
+    assert out["schema"] == "fathom.bench_context/1"
+    short, long = out["rows"]
+    assert (short["context_tokens"], long["context_tokens"]) == (32, 128)
+    assert short["windows"] > 2 and short["target_tokens"] <= 8 * short["windows"]
+    assert all(short[k] == long[k] for k in ("windows", "target_tokens", "target_bytes"))
+    # The text repeats itself: more of it in sight predicts it better.
+    assert long["bits_per_byte"] < short["bits_per_byte"] and long["bits_per_token_change"] < 0
+    assert long["standard_error"] > 0 and "bits_per_token_change" not in short
+    for context, expected in (("32,1000000", "the model's context is 8192"), ("32,8000", "at least 8000 tokens"),
+                              ("3,32", "at least 4 tokens")):
+        done = fathom(*arguments, "--context", context)
+        assert done.returncode == 2 and expected in done.stderr, done.stderr
+    done = fathom("bench", "model", MODEL, "--context", 64)
+    assert done.returncode == 2 and "only --text" in done.stderr
+
+
 def test_verify_agrees_and_names_what_diverges(tmp_path):
     done = fathom("verify", MODEL, "--tokens", 24)
     assert done.returncode == 0 and "agree within" in done.stdout, done.stdout + done.stderr
