@@ -3,6 +3,8 @@
 // this without a GPU toolkit. Pointers are device memory unless they say otherwise.
 #include <cstdint>
 
+#include "kernels/cuda/cache_code.h"
+
 namespace fathom::kernels::cuda {
 
 inline constexpr int kDecodeTileTokens = 64;   // keys of one step of the inner loop
@@ -56,12 +58,24 @@ struct DecodeParams {
   int64_t q_pe_token_stride = 0;
   int64_t q_pe_head_stride = 0;
 
-  PagedPlane plane[2];    // GQA: keys, values. MLA: latents (512), rotated shared keys (64).
-  int64_t num_pages = 0;  // page ids are below this
+  PagedPlane plane[2];  // GQA: keys, values. MLA: latents (512), rotated shared keys (64).
+  // Of quantised planes, f32. GQA: one a token and head, tokens of a head behind each other. MLA:
+  // one for each 128 of a token's latents, in scales[0], behind each other.
+  PagedPlane scales[2];
+  int64_t num_pages = 0;                // page ids are below this
   const int32_t* page_table = nullptr;  // [num_sequences, page_table_stride]
   int64_t page_table_stride = 0;
   const int32_t* kv_lengths = nullptr;    // [num_sequences], the queries' own keys included
   const int32_t* query_starts = nullptr;  // [num_sequences + 1], increasing
+
+  // Sparse: sequence b visits the tiles tile_lists[b * tile_list_stride + i] of 64 keys, i below
+  // visited_tokens[b] / 64, increasing, and no others. Null: all of its tiles. In a visited tile
+  // the query at position p sees key k <= p when p - k <= window or k < anchors.
+  const int32_t* tile_lists = nullptr;
+  int64_t tile_list_stride = 0;
+  const int32_t* visited_tokens = nullptr;  // [num_sequences], multiples of 64
+  int32_t window = INT32_MAX;
+  int32_t anchors = 0;
 
   void* out = nullptr;  // bf16 [num_tokens, num_heads, head_dim_v], strides in elements
   int64_t out_token_stride = 0;
@@ -77,6 +91,9 @@ struct DecodeParams {
   int32_t page_tokens = 0;
 
   // Plan and workspace.
+  CacheCode code = CacheCode::kBf16;
+  bool portable = false;    // kernels of sm80
+  bool free_warps = false;  // kernels whose warps work alone
   DecodeSplit split;
   int32_t num_parts = 0;
   int32_t row_tiles = 0;          // kv head's rows (query tokens x group) / rows of the kernel

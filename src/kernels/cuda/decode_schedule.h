@@ -9,14 +9,14 @@
 #include <cstdint>
 
 #include "kernels/cuda/decode_params.h"
-
-#ifdef __CUDACC__
-#define FATHOM_HOST_DEVICE __host__ __device__
-#else
-#define FATHOM_HOST_DEVICE
-#endif
+#include "kernels/cuda/host_device.h"
 
 namespace fathom::kernels::cuda {
+
+// What a sequence counts for in the schedule.
+FATHOM_HOST_DEVICE inline const int32_t* DecodeLengths(const DecodeParams& params) {
+  return params.tile_lists == nullptr ? params.kv_lengths : params.visited_tokens;
+}
 
 FATHOM_HOST_DEVICE inline int32_t DecodeTiles(int32_t kv_tokens) {
   return (kv_tokens + kDecodeTileTokens - 1) / kDecodeTileTokens;

@@ -3,22 +3,64 @@
 // reads device memory from the host or synchronises, so all can be captured into a graph.
 #include <cuda_runtime_api.h>
 
+#include "kernels/cuda/backward_params.h"
+#include "kernels/cuda/cache_write_params.h"
 #include "kernels/cuda/decode_params.h"
 #include "kernels/cuda/prefill_params.h"
 
 namespace fathom::kernels::cuda {
 
+// How a kernel is launched: `overlap` starts it while the previous kernel of the stream ends (it
+// calls ptx::WaitForPreviousKernel), `cluster` blocks run together.
+struct LaunchShape {
+  int blocks = 1;
+  int threads = 1;
+  int shared_bytes = 0;
+  int cluster = 1;
+  bool overlap = false;
+};
+
 // Writes parts, part_pages, merges from kv_lengths, query_starts and page_table. Once a step: every
 // layer with the same cache shape uses the result.
 cudaError_t PrepareDecode(const DecodeParams& params, cudaStream_t stream);
 
-// kDimQk x kDimV: 64 x 64, 128 x 128, 576 x 512 (MLA). kRows: 8 (not MLA), 16, 32, 64.
+// kDimQk x kDimV: 64 x 64, 128 x 128, 576 x 512 (MLA). kRows: 8 (not MLA), 16, 32, 64 (not MLA).
 template <int kDimQk, int kDimV, int kRows>
 cudaError_t RunDecodeSm90(const DecodeParams& params, cudaStream_t stream);
 
+// MLA with 64 rows a block. kCluster: 1, or 2 blocks (an even number of row tiles) that share what
+// they load.
+template <int kCluster>
+cudaError_t RunDecodeWideSm90(const DecodeParams& params, cudaStream_t stream);
+
+// MLA from a quantised latent cache, 16 rows a block.
+template <CacheCode kCode>
+cudaError_t RunDecodeLatentSm90(const DecodeParams& params, cudaStream_t stream);
+
+// For GPUs without wgmma. kDim: 64, 128; kRows: 8, 16.
+template <int kDim, int kRows>
+cudaError_t RunDecodeSm80(const DecodeParams& params, cudaStream_t stream);
+
+// GQA with free-running warps. kDim: 64, 128; kRows: 8, 16.
+template <CacheCode kCode, int kDim, int kRows>
+cudaError_t RunDecodeWarpsSm90(const DecodeParams& params, cudaStream_t stream);
+
 // Finds the instantiation; cudaErrorNotSupported when there is none.
+cudaError_t RunDecodeWarpsSm90(CacheCode code, int dim, int rows, const DecodeParams& params,
+                               cudaStream_t stream);
+cudaError_t RunDecode(int dim_qk, int dim_v, int rows, const DecodeParams& params,
+                      cudaStream_t stream);
+cudaError_t RunDecodeSm80(int dim, int rows, const DecodeParams& params, cudaStream_t stream);
 cudaError_t RunDecodeSm90(int dim_qk, int dim_v, int rows, const DecodeParams& params,
                           cudaStream_t stream);
+
+// Gradients of dense attention. kDim: 64, 128.
+template <int kDim>
+cudaError_t RunBackwardSm80(const BackwardParams& params, cudaStream_t stream);
+cudaError_t RunBackward(int dim, const BackwardParams& params, cudaStream_t stream);
+
+// Rotates, quantises and appends a step's rows.
+cudaError_t RunCacheWrite(const CacheWriteParams& params, cudaStream_t stream);
 
 // Writes tiles and num_tiles from kv_lengths and query_starts, for kernels of `rows` query rows.
 cudaError_t PreparePrefill(const PrefillParams& params, int rows, int max_kv_tokens,
@@ -28,7 +70,12 @@ cudaError_t PreparePrefill(const PrefillParams& params, int rows, int max_kv_tok
 template <int kDimQk, int kDimV, int kGroups>
 cudaError_t RunPrefillSm90(const PrefillParams& params, cudaStream_t stream);
 
+// The same for GPUs without wgmma: 128 rows a tile.
+template <int kDimQk, int kDimV>
+cudaError_t RunPrefillSm80(const PrefillParams& params, cudaStream_t stream);
+
 // Finds the instantiation; cudaErrorNotSupported when there is none.
+cudaError_t RunPrefill(int dim_qk, int dim_v, const PrefillParams& params, cudaStream_t stream);
 cudaError_t RunPrefillSm90(int dim_qk, int dim_v, const PrefillParams& params, cudaStream_t stream);
 
 }  // namespace fathom::kernels::cuda

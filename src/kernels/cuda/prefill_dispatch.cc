@@ -10,4 +10,18 @@ cudaError_t RunPrefillSm90(int dim_qk, int dim_v, const PrefillParams& params,
   return cudaErrorNotSupported;
 }
 
+cudaError_t RunPrefill(int dim_qk, int dim_v, const PrefillParams& params, cudaStream_t stream) {
+  if (!params.portable) return RunPrefillSm90(dim_qk, dim_v, params, stream);
+  if (dim_qk == 64 && dim_v == 64) return RunPrefillSm80<64, 64>(params, stream);
+  if (dim_qk == 128 && dim_v == 128) return RunPrefillSm80<128, 128>(params, stream);
+  if (dim_qk == 192 && dim_v == 128) return RunPrefillSm80<192, 128>(params, stream);
+  return cudaErrorNotSupported;
+}
+
+cudaError_t RunBackward(int dim, const BackwardParams& params, cudaStream_t stream) {
+  if (dim == 64) return RunBackwardSm80<64>(params, stream);
+  if (dim == 128) return RunBackwardSm80<128>(params, stream);
+  return cudaErrorNotSupported;
+}
+
 }  // namespace fathom::kernels::cuda

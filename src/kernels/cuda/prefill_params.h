@@ -39,12 +39,18 @@ struct PrefillParams {
   float scale = 0;       // > 0
   // Causal: query i of n sees keys [0, kv_length - n + 1 + i). Else all of the sequence's keys.
   bool causal = true;
+  // Causal only: the query at position p sees key k when p - k <= window or k < anchors. Tiles that
+  // no query of a tile sees are not visited.
+  int32_t window = INT32_MAX;
+  int32_t anchors = 0;
 
   int32_t num_sequences = 0;
   int32_t num_heads = 0;
   int32_t num_kv_heads = 0;
 
   // Plan and workspace.
+  bool portable = false;  // kernels of sm80
+  int32_t max_tiles = 0;
   int32_t num_blocks = 0;        // persistent: as many as the GPU has SMs
   int32_t section_heads = 0;     // query heads worked on together, so that their keys stay in L2
   PrefillTile* tiles = nullptr;  // longest first

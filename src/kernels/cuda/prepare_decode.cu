@@ -2,7 +2,7 @@
 #include <cub/block/block_scan.cuh>
 
 #include "kernels/cuda/decode_schedule.h"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/launch_kernel.h"
 
 namespace fathom::kernels::cuda {
 namespace {
@@ -14,6 +14,7 @@ __global__ __launch_bounds__(kThreads) void PrepareDecodeKernel(
   using Scan = cub::BlockScan<int32_t, kThreads>;
   __shared__ typename Scan::TempStorage scratch[2];
   const int count = params.num_sequences;
+  const int32_t* lengths = DecodeLengths(params);
   int32_t* tiles = params.prefix;
   int32_t* segments = params.prefix + count + 1;
 
@@ -21,7 +22,7 @@ __global__ __launch_bounds__(kThreads) void PrepareDecodeKernel(
   int32_t segments_before = 0;
   for (int base = 0; base < count; base += kThreads) {
     const int sequence = base + static_cast<int>(threadIdx.x);
-    const int32_t kv_tokens = sequence < count ? params.kv_lengths[sequence] : 0;
+    const int32_t kv_tokens = sequence < count ? lengths[sequence] : 0;
     int32_t tile_offset, tile_sum, segment_offset, segment_sum;
     Scan(scratch[0]).ExclusiveSum(DecodeTiles(kv_tokens), tile_offset, tile_sum);
     Scan(scratch[1])
@@ -51,8 +52,8 @@ __global__ __launch_bounds__(kThreads) void PrepareDecodeKernel(
     params.merges[sequence] = MakeDecodeMerge(params.split, tiles, segments, count, used, sequence);
   }
   for (int part = static_cast<int>(threadIdx.x); part < params.num_parts; part += kThreads) {
-    params.parts[part] = MakeDecodePart(params.split, tiles, segments, params.kv_lengths,
-                                        params.query_starts, count, used, part);
+    params.parts[part] = MakeDecodePart(params.split, tiles, segments, lengths, params.query_starts,
+                                        count, used, part);
   }
   __syncthreads();
 
@@ -63,7 +64,7 @@ __global__ __launch_bounds__(kThreads) void PrepareDecodeKernel(
     const int64_t first = int64_t{part.tile} * kDecodeTileTokens / params.page_tokens;
     const int64_t entry = first + i % kDecodePartPages;
     const int64_t pages = (int64_t{part.kv_tokens} + params.page_tokens - 1) / params.page_tokens;
-    params.part_pages[i] = part.num_tiles > 0 && entry < pages
+    params.part_pages[i] = params.tile_lists == nullptr && part.num_tiles > 0 && entry < pages
                                ? params.page_table[part.sequence * params.page_table_stride + entry]
                                : static_cast<int32_t>(params.num_pages);
   }
@@ -72,8 +73,7 @@ __global__ __launch_bounds__(kThreads) void PrepareDecodeKernel(
 }  // namespace
 
 cudaError_t PrepareDecode(const DecodeParams& params, cudaStream_t stream) {
-  PrepareDecodeKernel<<<1, kThreads, 0, stream>>>(params);
-  return cudaGetLastError();
+  return LaunchKernel(PrepareDecodeKernel, {.threads = kThreads}, stream, params);
 }
 
 }  // namespace fathom::kernels::cuda

@@ -1,22 +1,17 @@
 // One block lists the query tiles of a step, those with the most keys first: a counting sort.
 #include <cub/block/block_scan.cuh>
 
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/launch_kernel.h"
+#include "kernels/cuda/prefill_schedule.h"
 
 namespace fathom::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr int kBuckets = 2048;  // of keys, as many tiles of them as it takes to cover the longest
-
-__device__ int Keys(const PrefillParams& params, int kv_tokens, int queries, int row, int rows) {
-  if (!params.causal) return kv_tokens;
-  const int end = row + rows < queries ? row + rows : queries;
-  return max(0, kv_tokens - queries + end);
-}
+constexpr int kBuckets = 2048;  // of visited key tiles, several a bucket when there are more
 
 __global__ __launch_bounds__(kThreads) void PreparePrefillKernel(
-    const __grid_constant__ PrefillParams params, int rows, int bucket_keys) {
+    const __grid_constant__ PrefillParams params, int rows, int bucket_tiles) {
   using Scan = cub::BlockScan<int32_t, kThreads>;
   __shared__ typename Scan::TempStorage scratch;
   __shared__ int32_t starts[kBuckets];  // counts, then where the next tile of a bucket goes
@@ -29,7 +24,8 @@ __global__ __launch_bounds__(kThreads) void PreparePrefillKernel(
       for (int row = static_cast<int>(threadIdx.x) * rows; row < queries; row += kThreads * rows) {
         const int bucket =
             kBuckets - 1 -
-            min(kBuckets - 1, Keys(params, kv_tokens, queries, row, rows) / bucket_keys);
+            min(kBuckets - 1,
+                PrefillTilesOf(params, kv_tokens, queries, row, rows).count / bucket_tiles);
         const int place = atomicAdd(&starts[bucket], 1);
         if (pass == 1) params.tiles[place] = {sequence, row};
       }
@@ -51,9 +47,9 @@ __global__ __launch_bounds__(kThreads) void PreparePrefillKernel(
 
 cudaError_t PreparePrefill(const PrefillParams& params, int rows, int max_kv_tokens,
                            cudaStream_t stream) {
-  const int bucket_keys = max_kv_tokens / (kBuckets - 1) + 1;
-  PreparePrefillKernel<<<1, kThreads, 0, stream>>>(params, rows, bucket_keys);
-  return cudaGetLastError();
+  const int bucket_tiles = max_kv_tokens / kPrefillTileKeys / (kBuckets - 1) + 1;
+  return LaunchKernel(PreparePrefillKernel, {.threads = kThreads}, stream, params, rows,
+                      bucket_tiles);
 }
 
 }  // namespace fathom::kernels::cuda

@@ -21,22 +21,28 @@ PFN_cuTensorMapEncodeTiled_v12000 Encoder() {
 
 }  // namespace
 
-cudaError_t MakePlaneMap(const PagedPlane& plane, int64_t num_pages, int num_heads, int page_tokens,
-                         int dim, int box_tokens, CUtensorMap* map) {
+cudaError_t MakeMap(const PagedPlane& plane, const MapShape& shape, CUtensorMap* map) {
   const auto encoder = Encoder();
   if (encoder == nullptr) return cudaErrorNotSupported;
-  const cuuint64_t extents[4] = {static_cast<cuuint64_t>(dim), static_cast<cuuint64_t>(page_tokens),
-                                 static_cast<cuuint64_t>(num_heads),
-                                 static_cast<cuuint64_t>(num_pages)};
+  const cuuint64_t extents[4] = {
+      static_cast<cuuint64_t>(shape.elements), static_cast<cuuint64_t>(shape.tokens),
+      static_cast<cuuint64_t>(shape.num_heads), static_cast<cuuint64_t>(shape.num_pages)};
   const cuuint64_t strides[3] = {static_cast<cuuint64_t>(plane.token_stride_bytes),
                                  static_cast<cuuint64_t>(plane.head_stride_bytes),
                                  static_cast<cuuint64_t>(plane.page_stride_bytes)};
-  const cuuint32_t box[4] = {64, static_cast<cuuint32_t>(box_tokens), 1, 1};
+  const cuuint32_t box[4] = {static_cast<cuuint32_t>(shape.box_elements),
+                             static_cast<cuuint32_t>(shape.box_tokens), 1, 1};
   const cuuint32_t steps[4] = {1, 1, 1, 1};
+  const CUtensorMapDataType type = shape.element_bytes == 1   ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                   : shape.element_bytes == 2 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                              : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+  const CUtensorMapSwizzle swizzle = shape.swizzle_bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
+                                     : shape.swizzle_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                                                 : CU_TENSOR_MAP_SWIZZLE_NONE;
   const CUresult result =
-      encoder(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(plane.base), extents,
-              strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      encoder(map, type, 4, const_cast<void*>(plane.base), extents, strides, box, steps,
+              CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 

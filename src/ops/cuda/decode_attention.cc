@@ -10,6 +10,7 @@ namespace fathom::ops {
 namespace {
 
 namespace cuda = kernels::cuda;
+using cuda::CacheCode;
 
 constexpr int kSpanTokens = 256;
 constexpr int64_t kAlignment = 256;  // of each array in the workspace
@@ -96,8 +97,30 @@ Status CheckShape(const DecodeAttentionShape& s, const GpuLimits& gpu) {
   return {};
 }
 
+// Why a kernel is not for this cache or was not asked for; empty when it may be taken.
+std::string WhyNotAsked(const DecodeAttentionShape& shape, const DecodeAttentionOptions& options,
+                        const AttentionKernel& kernel) {
+  const bool quantised = shape.code != CacheCode::kBf16;
+  if (quantised != kernel.quantised) {
+    return kernel.quantised ? "int8 or e4m3 cache only" : "bf16 cache only";
+  }
+  if (shape.tile_lists && !kernel.tile_lists) return "no tile lists";
+  if (shape.tile_lists && shape.page_tokens < cuda::kDecodeTileTokens) {
+    return fmt::format("tile lists need pages of 64 or 128 tokens, not {}", shape.page_tokens);
+  }
+  const bool portable = kernel.kind == KernelKind::kPortable;
+  if (options.portable && !portable) return "portable kernels asked for";
+  const bool warps = kernel.kind == KernelKind::kWarps || portable;
+  if ((options.kernel == DecodeKernel::kWarps && !warps) ||
+      (options.kernel == DecodeKernel::kWarpgroups && warps)) {
+    return "another kind of kernel was asked for";
+  }
+  return {};
+}
+
 // The instantiations of the family that fits: one after the other, by rows.
 Result<std::span<const AttentionKernel>> ChooseFamily(const DecodeAttentionShape& shape,
+                                                      const DecodeAttentionOptions& options,
                                                       const GpuLimits& gpu) {
   const std::span<const AttentionKernel> kernels = DecodeKernels();
   std::string refused;
@@ -109,6 +132,7 @@ Result<std::span<const AttentionKernel>> ChooseFamily(const DecodeAttentionShape
       why = fmt::format("head dims {}/{}", widest.dim_qk, widest.dim_v);
     } else if (shape.dtype != DType::kBF16) {
       why = fmt::format("dtype BF16 only, not {}", NameOf(shape.dtype));
+    } else if (why = WhyNotAsked(shape, options, widest); !why.empty()) {
     } else if (why = WhyNotOn(gpu, widest); why.empty()) {
       if (!widest.latent() || shape.num_kv_heads == 1) return kernels.subspan(first, next - first);
       why = fmt::format("latent cache has 1 kv head, not {}", shape.num_kv_heads);
@@ -144,7 +168,8 @@ Result<DecodeAttentionPlan> PlanDecodeAttention(const DecodeAttentionShape& shap
                                                 const DecodeAttentionOptions& options,
                                                 const GpuLimits& gpu) {
   FATHOM_TRY(CheckShape(shape, gpu));
-  FATHOM_ASSIGN_OR_RETURN(const std::span<const AttentionKernel> family, ChooseFamily(shape, gpu));
+  FATHOM_ASSIGN_OR_RETURN(const std::span<const AttentionKernel> family,
+                          ChooseFamily(shape, options, gpu));
   const DecodeTuning& tuning = options.tuning;
   const int rows = shape.max_query_tokens * (shape.num_heads / shape.num_kv_heads);
 
@@ -211,6 +236,9 @@ void BindDecodeWorkspace(const DecodeAttentionPlan& plan, void* workspace,
   params->group_inverse = ((1 << cuda::kGroupInverseShift) + params->group - 1) / params->group;
   params->max_query_tokens = plan.shape.max_query_tokens;
   params->page_tokens = plan.shape.page_tokens;
+  params->code = plan.shape.code;
+  params->portable = plan.kernel.kind == KernelKind::kPortable;
+  params->free_warps = plan.kernel.kind == KernelKind::kWarps;
   params->split = plan.split;
   params->num_parts = plan.num_parts;
   params->row_tiles = plan.row_tiles;
@@ -255,6 +283,29 @@ Status CheckDecodeParams(const DecodeAttentionPlan& plan, const cuda::DecodePara
       }
     }
   }
+  if (plan.shape.code != CacheCode::kBf16 && latent) {
+    const cuda::PagedPlane& plane = params.scales[0];
+    FATHOM_TRY(require("scales", plane.base, 16));
+    if (plane.token_stride_bytes <= 0 || plane.token_stride_bytes % 16 != 0 ||
+        plane.page_stride_bytes <= 0 || plane.page_stride_bytes % 16 != 0) {
+      return Err(Code::kInvalidArgument,
+                 "decode attention: latent scales with strides of {} (token) and {} (page) bytes: "
+                 "expected positive multiples of 16",
+                 plane.token_stride_bytes, plane.page_stride_bytes);
+    }
+  } else if (plan.shape.code != CacheCode::kBf16) {
+    for (const cuda::PagedPlane& plane : params.scales) {
+      FATHOM_TRY(require("scales", plane.base, 16));
+      if (plane.token_stride_bytes != 4 || plane.head_stride_bytes % 16 != 0 ||
+          plane.page_stride_bytes % 16 != 0 || plane.head_stride_bytes <= 0 ||
+          plane.page_stride_bytes <= 0) {
+        return Err(Code::kInvalidArgument,
+                   "decode attention: scales with strides of {} (token), {} (head) and {} (page) "
+                   "bytes: expected 4, and positive multiples of 16",
+                   plane.token_stride_bytes, plane.head_stride_bytes, plane.page_stride_bytes);
+      }
+    }
+  }
   for (const int64_t stride : {params.q_token_stride, params.q_head_stride,
                                params.q_pe_token_stride, params.q_pe_head_stride}) {
     if (stride % 8 != 0) {
@@ -273,9 +324,29 @@ Status CheckDecodeParams(const DecodeAttentionPlan& plan, const cuda::DecodePara
     return Err(Code::kInvalidArgument, "decode attention: {} pages: expected 1 to {}",
                params.num_pages, std::numeric_limits<int32_t>::max() - 1);
   }
+  if (plan.shape.tile_lists != (params.tile_lists != nullptr)) {
+    return Err(Code::kInvalidArgument,
+               "decode attention: tile lists are {}, the plan is for a cache read {}",
+               params.tile_lists != nullptr ? "given" : "missing",
+               plan.shape.tile_lists ? "by lists" : "whole");
+  }
+  if (plan.shape.tile_lists) {
+    FATHOM_TRY(require("tile_lists", params.tile_lists, 4));
+    FATHOM_TRY(require("visited_tokens", params.visited_tokens, 4));
+  } else if (params.window != std::numeric_limits<int32_t>::max()) {
+    return Err(Code::kInvalidArgument,
+               "decode attention: a window of {} without tile lists: expected lists of the tiles "
+               "that it reaches",
+               params.window);
+  }
+  if (params.window < 0 || params.anchors < 0) {
+    return Err(Code::kInvalidArgument,
+               "decode attention: window {}, {} anchors: expected none below 0", params.window,
+               params.anchors);
+  }
   const int64_t table_entries =
       (int64_t{plan.shape.max_kv_tokens} + plan.shape.page_tokens - 1) / plan.shape.page_tokens;
-  if (params.page_table_stride < table_entries) {
+  if (!plan.shape.tile_lists && params.page_table_stride < table_entries) {
     return Err(Code::kInvalidArgument,
                "decode attention: page table rows of {} entries: {} keys in pages of {} need {}",
                params.page_table_stride, plan.shape.max_kv_tokens, plan.shape.page_tokens,

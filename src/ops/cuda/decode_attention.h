@@ -27,6 +27,12 @@ struct DecodeAttentionShape {
   int32_t page_tokens = 64;
   int32_t max_kv_tokens = 0;
   DType dtype = DType::kBF16;  // of queries, cache and output
+  // How the cache is stored. Quantised: one scale a token and head; MLA: one for each 128 latents
+  // of a token, rotated keys in bf16.
+  kernels::cuda::CacheCode code = kernels::cuda::CacheCode::kBf16;
+  // Only listed tiles are visited (DecodeParams::tile_lists); max_kv_tokens bounds those of one
+  // sequence. GQA, pages of 64 or 128.
+  bool tile_lists = false;
 };
 
 // In what pieces a sequence's keys are summed. All are bit-equal from run to run.
@@ -36,8 +42,17 @@ enum class Reduction : uint8_t {
   kSpans,           // a fresh state every 256 keys, whatever the plan
 };
 
+// How a block divides a tile.
+enum class DecodeKernel : uint8_t {
+  kAuto,
+  kWarpgroups,  // whole warpgroups multiply: products of 64 keys, or of 64 rows
+  kWarps,       // each warp takes 16 keys and works alone until the item ends
+};
+
 struct DecodeAttentionOptions {
   Reduction reduction = Reduction::kBalanced;
+  DecodeKernel kernel = DecodeKernel::kAuto;
+  bool portable = false;  // kernels that need nothing newer than sm_80, also on newer GPUs
   DecodeTuning tuning;
 };
 

@@ -5,13 +5,20 @@
 #include <array>
 #include <string_view>
 
+#include "kernels/cuda/sm80/decode/config.h"
+#include "kernels/cuda/sm80/prefill/config.h"
 #include "kernels/cuda/sm90/decode/config.h"
+#include "kernels/cuda/sm90/decode_latent/config.h"
+#include "kernels/cuda/sm90/decode_warps/config.h"
+#include "kernels/cuda/sm90/decode_wide/config.h"
 #include "kernels/cuda/sm90/prefill/config.h"
 
 namespace fathom::ops {
 namespace {
 
+namespace sm80 = kernels::cuda::sm80;
 namespace sm90 = kernels::cuda::sm90;
+using kernels::cuda::CacheCode;
 
 template <int kDimQk, int kDimV, int kRows>
 constexpr AttentionKernel Decode(const char* family) {
@@ -26,6 +33,77 @@ constexpr AttentionKernel Decode(const char* family) {
           Config::kSharedBytes};
 }
 
+constexpr AttentionKernel Wide(const char* family) {
+  using Config = sm90::WideConfig<2>;
+  return {family,
+          Config::kDimQk,
+          Config::kDimV,
+          Config::kRows,
+          Config::kTile,
+          Config::kThreads,
+          1,
+          Config::kSharedBytes,
+          KernelKind::kWide};
+}
+
+template <CacheCode kCode, int kDim, int kRows>
+constexpr AttentionKernel Warps(const char* family) {
+  using Config = sm90::WarpsConfig<kCode, kDim, kRows>;
+  return {family,
+          kDim,
+          kDim,
+          kRows,
+          Config::kTile,
+          Config::kThreads,
+          Config::kBlocksPerSm,
+          Config::kSharedBytes,
+          KernelKind::kWarps,
+          Config::kQuantised,
+          true};
+}
+
+constexpr AttentionKernel Latent(const char* family) {
+  using Config = sm90::LatentConfig<CacheCode::kInt8>;
+  return {family,
+          Config::kDimV + Config::kRope,
+          Config::kDimV,
+          Config::kRows,
+          Config::kTile,
+          Config::kThreads,
+          1,
+          Config::kSharedBytes,
+          KernelKind::kWarps,
+          true};
+}
+
+template <int kDim, int kRows>
+constexpr AttentionKernel PortableDecode(const char* family) {
+  using Config = sm80::DecodeConfig<kDim, kRows>;
+  return {family,
+          kDim,
+          kDim,
+          kRows,
+          Config::kTile,
+          Config::kThreads,
+          kRows == 8 ? 2 : 1,
+          Config::kSharedBytes,
+          KernelKind::kPortable};
+}
+
+template <int kDimQk, int kDimV>
+constexpr AttentionKernel PortablePrefill(const char* family) {
+  using Config = sm80::PrefillConfig<kDimQk, kDimV>;
+  return {family,
+          kDimQk,
+          kDimV,
+          Config::kRows,
+          Config::kKeys,
+          Config::kThreads,
+          2,
+          Config::kSharedBytes,
+          KernelKind::kPortable};
+}
+
 template <int kDimQk, int kDimV, int kGroups>
 constexpr AttentionKernel Prefill(const char* family) {
   using Config = sm90::PrefillConfig<kDimQk, kDimV, kGroups>;
@@ -34,18 +112,39 @@ constexpr AttentionKernel Prefill(const char* family) {
 }
 
 constexpr std::array kDecode = {
-    Decode<64, 64, 8>("gqa_d64"),        Decode<64, 64, 16>("gqa_d64"),
-    Decode<64, 64, 32>("gqa_d64"),       Decode<64, 64, 64>("gqa_d64"),
-    Decode<128, 128, 8>("gqa_d128"),     Decode<128, 128, 16>("gqa_d128"),
-    Decode<128, 128, 32>("gqa_d128"),    Decode<128, 128, 64>("gqa_d128"),
-    Decode<576, 512, 16>("mla_576_512"), Decode<576, 512, 32>("mla_576_512"),
-    Decode<576, 512, 64>("mla_576_512"),
+    Decode<64, 64, 8>("gqa_d64"),
+    Decode<64, 64, 16>("gqa_d64"),
+    Decode<64, 64, 32>("gqa_d64"),
+    Decode<64, 64, 64>("gqa_d64"),
+    Decode<128, 128, 8>("gqa_d128"),
+    Decode<128, 128, 16>("gqa_d128"),
+    Decode<128, 128, 32>("gqa_d128"),
+    Decode<128, 128, 64>("gqa_d128"),
+    Decode<576, 512, 16>("mla_576_512"),
+    Decode<576, 512, 32>("mla_576_512"),
+    Wide("mla_576_512"),
+    Warps<CacheCode::kBf16, 64, 8>("gqa_d64_warps"),
+    Warps<CacheCode::kBf16, 64, 16>("gqa_d64_warps"),
+    Warps<CacheCode::kBf16, 128, 8>("gqa_d128_warps"),
+    Warps<CacheCode::kBf16, 128, 16>("gqa_d128_warps"),
+    Warps<CacheCode::kInt8, 64, 8>("gqa_d64_quantised"),
+    Warps<CacheCode::kInt8, 64, 16>("gqa_d64_quantised"),
+    Warps<CacheCode::kInt8, 128, 8>("gqa_d128_quantised"),
+    Warps<CacheCode::kInt8, 128, 16>("gqa_d128_quantised"),
+    Latent("mla_576_512_quantised"),
+    PortableDecode<64, 8>("gqa_d64_portable"),
+    PortableDecode<64, 16>("gqa_d64_portable"),
+    PortableDecode<128, 8>("gqa_d128_portable"),
+    PortableDecode<128, 16>("gqa_d128_portable"),
 };
 
 constexpr std::array kPrefill = {
     Prefill<64, 64, 3>("d64"),
     Prefill<128, 128, 2>("d128"),
     Prefill<192, 128, 2>("d192_128"),
+    PortablePrefill<64, 64>("d64_portable"),
+    PortablePrefill<128, 128>("d128_portable"),
+    PortablePrefill<192, 128>("d192_128_portable"),
 };
 
 }  // namespace
@@ -62,9 +161,10 @@ std::span<const AttentionKernel> DecodeKernels() { return kDecode; }
 std::span<const AttentionKernel> PrefillKernels() { return kPrefill; }
 
 std::string WhyNotOn(const GpuLimits& gpu, const AttentionKernel& kernel) {
-  if (gpu.compute_major != 9) {
-    return fmt::format("needs compute capability 9.0, this GPU has {}.{}", gpu.compute_major,
-                       gpu.compute_minor);
+  const bool portable = kernel.kind == KernelKind::kPortable;
+  if (portable ? gpu.compute_major < 8 : gpu.compute_major != 9) {
+    return fmt::format("needs compute capability {}, this GPU has {}.{}",
+                       portable ? "8.0 or later" : "9.0", gpu.compute_major, gpu.compute_minor);
   }
   if (gpu.shared_bytes_per_block < kernel.shared_bytes) {
     return fmt::format("needs {} bytes of shared memory a block, this GPU gives {}",
@@ -79,10 +179,12 @@ std::string SupportedOn(const GpuLimits& gpu, std::span<const AttentionKernel> k
   for (const AttentionKernel& kernel : kernels) {
     if (family == kernel.family || !WhyNotOn(gpu, kernel).empty()) continue;
     family = kernel.family;
-    text += fmt::format("{}head dims {}/{}", text.empty() ? "" : ", ", kernel.dim_qk, kernel.dim_v);
+    const std::string dims = fmt::format("head dims {}/{}", kernel.dim_qk, kernel.dim_v);
+    if (text.find(dims) != std::string::npos) continue;  // another family has them
+    text += (text.empty() ? "" : ", ") + dims;
   }
   if (text.empty()) {
-    return fmt::format("nothing (compute capability {}.{}; every kernel needs 9.0)",
+    return fmt::format("nothing (compute capability {}.{}; every kernel needs 8.0)",
                        gpu.compute_major, gpu.compute_minor);
   }
   return text;

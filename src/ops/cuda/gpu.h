@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cost/hardware.h"
+#include "kernels/cuda/cache_code.h"
 
 namespace fathom::ops {
 
@@ -18,6 +19,14 @@ struct GpuLimits {
 
 GpuLimits LimitsOf(const cost::Hardware& hardware);
 
+// How a kernel's block works.
+enum class KernelKind : uint8_t {
+  kWarpgroups,  // sm90/decode, sm90/prefill
+  kWide,        // sm90/decode_wide
+  kWarps,       // sm90/decode_warps, sm90/decode_latent: warps that work alone
+  kPortable,    // sm80: every GPU from compute capability 8.0
+};
+
 // One instantiation.
 struct AttentionKernel {
   const char* family = nullptr;  // "gqa_d128"
@@ -28,11 +37,15 @@ struct AttentionKernel {
   int threads = 0;
   int blocks_per_sm = 0;
   int64_t shared_bytes = 0;  // of a block
+  KernelKind kind = KernelKind::kWarpgroups;
+  bool quantised = false;   // takes int8 and e4m3 caches, and only those
+  bool tile_lists = false;  // visits listed tiles
 
   bool latent() const { return dim_qk > dim_v && dim_v > 128; }
 };
 
-// By family, rows increasing. All are for compute capability 9.0 (sm_90a) and bf16.
+// By family, rows increasing; of families that fit a shape the first is preferred. All but the
+// portable ones are for compute capability 9.0 (sm_90a).
 std::span<const AttentionKernel> DecodeKernels();
 std::span<const AttentionKernel> PrefillKernels();
 

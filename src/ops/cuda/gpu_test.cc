@@ -42,6 +42,7 @@ TEST(SharedAccess, SwizzlesLeaveNoConflictInTheMainLoops) {
     EXPECT_GE(operands, 3);
   };
   for (const AttentionKernel& kernel : DecodeKernels()) {
+    if (kernel.kind != KernelKind::kWarpgroups) continue;
     const auto accesses = DecodeSharedAccesses(kernel);
     check(kernel, accesses);
     for (const SharedAccess& access : accesses) {
@@ -50,6 +51,7 @@ TEST(SharedAccess, SwizzlesLeaveNoConflictInTheMainLoops) {
     }
   }
   for (const AttentionKernel& kernel : PrefillKernels()) {
+    if (kernel.kind != KernelKind::kWarpgroups) continue;
     check(kernel, PrefillSharedAccesses(kernel));
   }
 }
@@ -81,16 +83,29 @@ TEST(ArgumentErrors, ListWhatTheGpuSupportsAndWhyEachKernelWasRefused) {
                               .head_dim_qk = 96,
                               .head_dim_v = 96,
                               .max_kv_tokens = 100};
-  EXPECT_EQ(DecodeError(decode, kH200),
-            "decode attention, head dims 96/96, BF16: no kernel. Refused: gqa_d64 (head dims "
-            "64/64); gqa_d128 (head dims 128/128); mla_576_512 (head dims 576/512). Supported on "
-            "this GPU: head dims 64/64, head dims 128/128, head dims 576/512");
-  decode.head_dim_qk = decode.head_dim_v = 128;
+  EXPECT_THAT(
+      DecodeError(decode, kH200),
+      AllOf(
+          HasSubstr("decode attention, head dims 96/96, BF16: no kernel. Refused: gqa_d64 (head "
+                    "dims 64/64); gqa_d128 (head dims 128/128); mla_576_512 (head dims 576/512);"),
+          HasSubstr("gqa_d128_portable (head dims 128/128). Supported on this GPU: head dims "
+                    "64/64, head dims 128/128, head dims 576/512")));
+  decode.head_dim_qk = 576;
+  decode.head_dim_v = 512;
+  decode.num_kv_heads = 1;
   EXPECT_THAT(DecodeError(decode, LimitsOf(*cost::FindHardware("A100"))),
-              AllOf(HasSubstr("gqa_d128 (needs compute capability 9.0, this GPU has 8.0)"),
+              AllOf(HasSubstr("mla_576_512 (needs compute capability 9.0, this GPU has 8.0)"),
+                    HasSubstr("Supported on this GPU: head dims 64/64, head dims 128/128")));
+  decode.head_dim_qk = decode.head_dim_v = 128;
+  decode.num_kv_heads = 8;
+  GpuLimits volta = kH200;
+  volta.compute_major = 7;
+  EXPECT_THAT(DecodeError(decode, volta),
+              AllOf(HasSubstr("gqa_d128_portable (needs compute capability 8.0 or later, this GPU "
+                              "has 7.0)"),
                     HasSubstr("Supported on this GPU: nothing")));
   GpuLimits small = kH200;
-  small.shared_bytes_per_block = 100 * 1024;
+  small.shared_bytes_per_block = 40 * 1024;
   EXPECT_THAT(DecodeError(decode, small), HasSubstr("bytes of shared memory a block"));
   decode.page_tokens = 48;
   EXPECT_THAT(

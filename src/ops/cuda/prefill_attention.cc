@@ -17,7 +17,7 @@ int64_t Align(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kA
 }  // namespace
 
 Result<PrefillAttentionPlan> PlanPrefillAttention(const PrefillAttentionShape& shape,
-                                                  const PrefillTuning& tuning,
+                                                  const PrefillAttentionOptions& options,
                                                   const GpuLimits& gpu) {
   const auto& s = shape;
   if (s.num_sequences < 1 || s.num_tokens < 1 || s.max_kv_tokens < 1 || s.num_kv_heads < 1 ||
@@ -40,6 +40,13 @@ Result<PrefillAttentionPlan> PlanPrefillAttention(const PrefillAttentionShape& s
                "prefill attention: {} sequences of up to {} keys: expected at most {} keys in all",
                s.num_sequences, s.max_kv_tokens, kMaxKeys);
   }
+  const bool sparse = s.window != std::numeric_limits<int32_t>::max();
+  if (s.window < 0 || s.anchors < 0 || ((sparse || s.anchors != 0) && !s.causal)) {
+    return Err(Code::kInvalidArgument,
+               "prefill attention: window {}, {} anchors, {}: expected none below 0, and causal "
+               "masking where they are used",
+               s.window, s.anchors, s.causal ? "causal" : "full");
+  }
   const AttentionKernel* chosen = nullptr;
   std::string refused;
   for (const AttentionKernel& kernel : PrefillKernels()) {
@@ -48,6 +55,8 @@ Result<PrefillAttentionPlan> PlanPrefillAttention(const PrefillAttentionShape& s
       why = fmt::format("head dims {}/{}", kernel.dim_qk, kernel.dim_v);
     } else if (s.dtype != DType::kBF16) {
       why = fmt::format("dtype BF16 only, not {}", NameOf(s.dtype));
+    } else if (options.portable && kernel.kind != KernelKind::kPortable) {
+      why = "portable kernels asked for";
     } else if (why = WhyNotOn(gpu, kernel); why.empty()) {
       chosen = &kernel;
       break;
@@ -78,7 +87,7 @@ Result<PrefillAttentionPlan> PlanPrefillAttention(const PrefillAttentionShape& s
       int64_t{s.num_sequences} * s.max_kv_tokens * (s.head_dim_qk + s.head_dim_v) * 2;
   const int64_t l2_bytes = gpu.l2_bytes > 0 ? gpu.l2_bytes : kDefaultL2Bytes;
   const int64_t section_bytes =
-      tuning.l2_section_bytes > 0 ? tuning.l2_section_bytes : l2_bytes * 8 / 15;
+      options.tuning.l2_section_bytes > 0 ? options.tuning.l2_section_bytes : l2_bytes * 8 / 15;
   const int64_t kv_heads = std::clamp<int64_t>(section_bytes / head_bytes, 1, s.num_kv_heads);
   plan.section_heads = static_cast<int32_t>(kv_heads) * (s.num_heads / s.num_kv_heads);
   plan.num_blocks = static_cast<int32_t>(std::min<int64_t>(gpu.num_sms, tiles * s.num_heads));
@@ -97,6 +106,10 @@ void BindPrefillWorkspace(const PrefillAttentionPlan& plan, void* workspace,
                           cuda::PrefillParams* params) {
   auto* base = static_cast<char*>(workspace);
   params->causal = plan.shape.causal;
+  params->window = plan.shape.window;
+  params->anchors = plan.shape.anchors;
+  params->portable = plan.kernel.kind == KernelKind::kPortable;
+  params->max_tiles = plan.max_tiles;
   params->num_sequences = plan.shape.num_sequences;
   params->num_heads = plan.shape.num_heads;
   params->num_kv_heads = plan.shape.num_kv_heads;

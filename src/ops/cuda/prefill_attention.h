@@ -2,6 +2,7 @@
 // Prefill attention on CUDA: plans and argument checks. Pure host code; see decode_attention.h for
 // what Plan, Prepare and Run are.
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "base/dtype.h"
@@ -22,7 +23,15 @@ struct PrefillAttentionShape {
   int32_t head_dim_v = 0;
   int32_t page_tokens = 0;  // 16, 32, 64, 128; 0: keys and values are contiguous
   bool causal = true;
+  // Causal only: the query at position p sees key k when p - k <= window or k < anchors.
+  int32_t window = std::numeric_limits<int32_t>::max();
+  int32_t anchors = 0;
   DType dtype = DType::kBF16;  // of queries, keys, values and output
+};
+
+struct PrefillAttentionOptions {
+  bool portable = false;  // kernels that need nothing newer than sm_80, also on newer GPUs
+  PrefillTuning tuning;
 };
 
 struct PrefillAttentionPlan {
@@ -40,7 +49,7 @@ struct PrefillAttentionPlan {
 
 // The error lists what this GPU supports and why each candidate kernel was refused.
 Result<PrefillAttentionPlan> PlanPrefillAttention(const PrefillAttentionShape& shape,
-                                                  const PrefillTuning& tuning,
+                                                  const PrefillAttentionOptions& options,
                                                   const GpuLimits& gpu);
 
 // Fills in what the plan decides and places the workspace (256-byte aligned device memory).

@@ -2,6 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <tuple>
+#include <vector>
+
+#include "kernels/cuda/prefill_schedule.h"
+
 namespace fathom::ops {
 namespace {
 
@@ -40,10 +46,10 @@ TEST(PlanPrefillAttention, RefusalsSayWhy) {
   EXPECT_EQ(plan.error().code, Code::kUnsupported);
   EXPECT_NE(plan.error().message.find("d192_128 (head dims 192/128)"), std::string::npos);
   auto old = kH200;
-  old.compute_major = 8;
+  old.compute_major = 7;
   plan = PlanPrefillAttention(Shape(1, 128), {}, old);
   ASSERT_FALSE(plan);
-  EXPECT_NE(plan.error().message.find("this GPU has 8.0"), std::string::npos);
+  EXPECT_NE(plan.error().message.find("this GPU has 7.0"), std::string::npos);
   shape = Shape(1, 128);
   shape.page_tokens = 48;
   EXPECT_NE(PlanPrefillAttention(shape, {}, kH200).error().message.find("16, 32, 64, 128"),
@@ -51,6 +57,54 @@ TEST(PlanPrefillAttention, RefusalsSayWhy) {
   shape = Shape(1, 128);
   shape.num_heads = 12;
   EXPECT_EQ(PlanPrefillAttention(shape, {}, kH200).error().code, Code::kInvalidArgument);
+}
+
+TEST(PlanPrefillAttention, PortableKernels) {
+  const auto kind = [](const PrefillAttentionOptions& options, const GpuLimits& gpu) {
+    return PlanPrefillAttention(Shape(1, 128), options, gpu)->kernel.kind;
+  };
+  EXPECT_EQ(kind({}, kH200), KernelKind::kWarpgroups);
+  EXPECT_EQ(kind({.portable = true}, kH200), KernelKind::kPortable);
+  auto a100 = kH200;
+  a100.compute_major = 8;
+  a100.shared_bytes_per_block = 166912;
+  EXPECT_EQ(kind({}, a100), KernelKind::kPortable);
+}
+
+TEST(PlanPrefillAttention, WindowsNeedCausalMasks) {
+  auto shape = Shape(1, 128);
+  shape.window = 64;
+  EXPECT_TRUE(PlanPrefillAttention(shape, {}, kH200));
+  shape.causal = false;
+  EXPECT_EQ(PlanPrefillAttention(shape, {}, kH200).error().code, Code::kInvalidArgument);
+}
+
+// Every key that some row of the tile sees lies in a visited tile, and no tile is visited for none.
+TEST(PrefillTiles, CoverWindowAndAnchors) {
+  kernels::cuda::PrefillParams params;
+  for (const auto& [window, anchors] : {std::pair{100, 10}, {0, 0}, {512, 300}, {5000, 1}}) {
+    params.window = window;
+    params.anchors = anchors;
+    for (const auto& [kv, queries, row] :
+         {std::tuple{2000, 2000, 0}, {2000, 2000, 1024}, {2000, 100, 64}, {2000, 2000, 1920}}) {
+      constexpr int kRows = 128;
+      const auto tiles = kernels::cuda::PrefillTilesOf(params, kv, queries, row, kRows);
+      std::vector<int> seen(static_cast<size_t>(kv) / kernels::cuda::kPrefillTileKeys + 1);
+      for (int r = row; r < std::min(row + kRows, queries); ++r) {
+        const int position = kv - queries + r;
+        for (int key = 0; key <= position; ++key) {
+          if (position - key <= window || key < anchors) {
+            seen[static_cast<size_t>(key / kernels::cuda::kPrefillTileKeys)] = 1;
+          }
+        }
+      }
+      for (int visit = 0; visit < tiles.count; ++visit) {
+        const int tile = visit < tiles.anchors ? visit : visit + tiles.skipped;
+        EXPECT_EQ(seen[static_cast<size_t>(tile)]--, 1) << window << " " << row << " " << tile;
+      }
+      EXPECT_EQ(std::count(seen.begin(), seen.end(), 0), std::ssize(seen));
+    }
+  }
 }
 
 TEST(CheckPrefillParams, NamesWhatIsWrong) {

@@ -16,11 +16,28 @@ __device__ __forceinline__ void BarrierArrive(int id, int threads) {
 
 // Lets the next kernel of the stream start, when it was launched as a programmatic dependent.
 __device__ __forceinline__ void LaunchDependents() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 // Waits for the previous kernel of the stream and its memory; returns at once otherwise.
 __device__ __forceinline__ void WaitForPreviousKernel() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Barrier among all threads of a cluster of blocks, in two halves.
+__device__ __forceinline__ void ClusterArrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void ClusterWait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+__device__ __forceinline__ int ClusterRank() {
+  int rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
 }
 
 // Moves registers between the warpgroups of a block: called by all warps of one.
@@ -49,10 +66,73 @@ __device__ __forceinline__ float4 LoadL2(const float4* from) {
   return v;
 }
 
+// The compiler forgets what it knows of `value`.
+__device__ __forceinline__ void KeepUnknown(int& value) { asm volatile("" : "+r"(value)); }
+
+__device__ __forceinline__ void StoreShared(uint32_t address, uint4 v) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y),
+               "r"(v.z), "r"(v.w)
+               : "memory");
+}
+__device__ __forceinline__ void StoreShared(uint32_t address, uint2 v) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(v.x), "r"(v.y) : "memory");
+}
+__device__ __forceinline__ void StoreShared(uint32_t address, float4 v) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(v.x), "f"(v.y),
+               "f"(v.z), "f"(v.w)
+               : "memory");
+}
+__device__ __forceinline__ void StoreShared(uint32_t address, uint32_t v) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+__device__ __forceinline__ void StoreShared(uint32_t address, float v) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
+}
+__device__ __forceinline__ uint2 LoadSharedPair(uint32_t address) {
+  uint2 v;
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
+  return v;
+}
+__device__ __forceinline__ float4 LoadSharedFloat4(uint32_t address) {
+  float4 v;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
+__device__ __forceinline__ int LoadSharedInt(uint32_t address) {
+  int v;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
+__device__ __forceinline__ float LoadSharedFloat(uint32_t address) {
+  float v;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(address) : "memory");
+  return v;
+}
+__device__ __forceinline__ float2 LoadSharedFloat2(uint32_t address) {
+  float2 v;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
+  return v;
+}
+
 __device__ __forceinline__ float Exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
+}
+
+// 2^x without the special-function unit, relative error 1e-4; x below -126 gives 2^-126.
+__device__ __forceinline__ float Exp2Polynomial(float x) {
+  x = fmaxf(x, -126.f);
+  constexpr float kRound = 12582912.f;  // 1.5 * 2^23: leaves the nearest integer in the low bits
+  const float shifted = x + kRound;
+  const float r = x - (shifted - kRound);  // [-0.5, 0.5]
+  float y = fmaf(0.05500913f, r, 0.24221146f);
+  y = fmaf(y, r, 0.69328296f);
+  y = fmaf(y, r, 1.f);
+  return __int_as_float(__float_as_int(y) + (__float_as_int(shifted) << 23));
 }
 
 // Two floats to a pair of bf16, the first in the low half.
@@ -60,6 +140,22 @@ __device__ __forceinline__ uint32_t PackBf16(float low, float high) {
   uint32_t packed;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
+}
+
+__device__ __forceinline__ float LowBf16(uint32_t pair) { return __uint_as_float(pair << 16); }
+__device__ __forceinline__ float HighBf16(uint32_t pair) {
+  return __uint_as_float(pair & 0xffff0000u);
+}
+// Products and differences of bf16 pairs, rounded once.
+__device__ __forceinline__ uint32_t MulBf16x2(uint32_t a, uint32_t b) {
+  uint32_t d;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+}
+__device__ __forceinline__ uint32_t SubBf16x2(uint32_t a, uint32_t b) {
+  uint32_t d;
+  asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
 }
 
 // Stores 8x8 matrices of 16-bit elements transposed: lane i's address is a row of 16 bytes.
@@ -74,6 +170,28 @@ __device__ __forceinline__ void StoreMatrixTransposed(uint32_t address, uint32_t
       "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
       "r"(a), "r"(b), "r"(c), "r"(d)
       : "memory");
+}
+
+__device__ __forceinline__ void StoreMatrix(uint32_t address, uint32_t a, uint32_t b, uint32_t c,
+                                            uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+               "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+
+// Loads 8x8 matrices of 16-bit elements: lane l holds row l / 4, elements 2(l % 4) + {0, 1};
+// transposed: column l / 4.
+__device__ __forceinline__ void LoadMatrix(uint32_t address, uint32_t (&v)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+               : "r"(address)
+               : "memory");
+}
+__device__ __forceinline__ void LoadMatrixTransposed(uint32_t address, uint32_t (&v)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+               : "r"(address)
+               : "memory");
 }
 
 }  // namespace fathom::kernels::cuda::ptx

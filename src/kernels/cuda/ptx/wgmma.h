@@ -55,11 +55,20 @@ __device__ __forceinline__ void WgmmaFenceRegisters(float (&d)[kCount]) {
   ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51" \
   ",%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 
+#define FATHOM_REGS128                                                                    \
+  FATHOM_REGS64                                                                           \
+  ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84"  \
+  ",%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104" \
+  ",%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121" \
+  ",%122,%123,%124,%125,%126,%127"
+#define FATHOM_ACC64(d, i) \
+  FATHOM_ACC16(d, i), FATHOM_ACC16(d, i + 16), FATHOM_ACC16(d, i + 32), FATHOM_ACC16(d, i + 48)
+
 // d[N/2] (+)= A B, both in shared memory. `accumulate` false overwrites d.
 template <int kN, Major kMajorA, Major kMajorB>
 __device__ __forceinline__ void WgmmaSS(float (&d)[kN / 2], uint64_t a, uint64_t b,
                                         bool accumulate) {
-  static_assert(kN == 8 || kN == 16 || kN == 32 || kN == 64 || kN == 128);
+  static_assert(kN == 8 || kN == 16 || kN == 32 || kN == 64 || kN == 128 || kN == 256);
   if constexpr (kN == 8) {
     asm volatile(
         "{.reg .pred p; setp.ne.b32 p, %6, 0;\n"
@@ -92,12 +101,20 @@ __device__ __forceinline__ void WgmmaSS(float (&d)[kN / 2], uint64_t a, uint64_t
         : FATHOM_ACC16(d, 0), FATHOM_ACC16(d, 16)
         : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(static_cast<int>(kMajorA)),
           "n"(static_cast<int>(kMajorB)));
-  } else {
+  } else if constexpr (kN == 128) {
     asm volatile(
         "{.reg .pred p; setp.ne.b32 p, %66, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" FATHOM_REGS64
         "}, %64, %65, p, 1, 1, %67, %68;}\n"
-        : FATHOM_ACC16(d, 0), FATHOM_ACC16(d, 16), FATHOM_ACC16(d, 32), FATHOM_ACC16(d, 48)
+        : FATHOM_ACC64(d, 0)
+        : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(static_cast<int>(kMajorA)),
+          "n"(static_cast<int>(kMajorB)));
+  } else {
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %130, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" FATHOM_REGS128
+        "}, %128, %129, p, 1, 1, %131, %132;}\n"
+        : FATHOM_ACC64(d, 0), FATHOM_ACC64(d, 64)
         : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(static_cast<int>(kMajorA)),
           "n"(static_cast<int>(kMajorB)));
   }
@@ -107,8 +124,32 @@ __device__ __forceinline__ void WgmmaSS(float (&d)[kN / 2], uint64_t a, uint64_t
 template <int kN, Major kMajorB>
 __device__ __forceinline__ void WgmmaRS(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b,
                                         bool accumulate) {
-  static_assert(kN == 64 || kN == 128);
-  if constexpr (kN == 64) {
+  static_assert(kN == 8 || kN == 16 || kN == 32 || kN == 64 || kN == 128 || kN == 256);
+  if constexpr (kN == 8) {
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %9, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3}, {%4,%5,%6,%7}, %8, p, "
+        "1, 1, %10;}\n"
+        : FATHOM_ACC4(d, 0)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)),
+          "n"(static_cast<int>(kMajorB)));
+  } else if constexpr (kN == 16) {
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %13, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7}, "
+        "{%8,%9,%10,%11}, %12, p, 1, 1, %14;}\n"
+        : FATHOM_ACC4(d, 0), FATHOM_ACC4(d, 4)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)),
+          "n"(static_cast<int>(kMajorB)));
+  } else if constexpr (kN == 32) {
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %21, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" FATHOM_REGS16
+        "}, {%16,%17,%18,%19}, %20, p, 1, 1, %22;}\n"
+        : FATHOM_ACC16(d, 0)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)),
+          "n"(static_cast<int>(kMajorB)));
+  } else if constexpr (kN == 64) {
     asm volatile(
         "{.reg .pred p; setp.ne.b32 p, %37, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" FATHOM_REGS32
@@ -116,12 +157,20 @@ __device__ __forceinline__ void WgmmaRS(float (&d)[kN / 2], const uint32_t (&a)[
         : FATHOM_ACC16(d, 0), FATHOM_ACC16(d, 16)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)),
           "n"(static_cast<int>(kMajorB)));
-  } else {
+  } else if constexpr (kN == 128) {
     asm volatile(
         "{.reg .pred p; setp.ne.b32 p, %69, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" FATHOM_REGS64
         "}, {%64,%65,%66,%67}, %68, p, 1, 1, %70;}\n"
-        : FATHOM_ACC16(d, 0), FATHOM_ACC16(d, 16), FATHOM_ACC16(d, 32), FATHOM_ACC16(d, 48)
+        : FATHOM_ACC64(d, 0)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)),
+          "n"(static_cast<int>(kMajorB)));
+  } else {
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %133, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" FATHOM_REGS128
+        "}, {%128,%129,%130,%131}, %132, p, 1, 1, %134;}\n"
+        : FATHOM_ACC64(d, 0), FATHOM_ACC64(d, 64)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)),
           "n"(static_cast<int>(kMajorB)));
   }
@@ -132,5 +181,7 @@ __device__ __forceinline__ void WgmmaRS(float (&d)[kN / 2], const uint32_t (&a)[
 #undef FATHOM_REGS16
 #undef FATHOM_REGS32
 #undef FATHOM_REGS64
+#undef FATHOM_REGS128
+#undef FATHOM_ACC64
 
 }  // namespace fathom::kernels::cuda::ptx

@@ -33,10 +33,8 @@ struct DecodeConfig {
   static constexpr int kOwnRows = kRows / kGroups;          // whose softmax a warpgroup does
   static constexpr int kGroupVBlocks = kVBlocks / kGroups;  // values columns of a warpgroup
   static constexpr int kConsumerThreads = kGroups * 128;
-  // The widest kernel needs more registers than an even division gives: its producer becomes a
-  // whole warpgroup, which gives them up.
-  static constexpr bool kMoveRegisters = kLatent && kRows >= 64;
-  static constexpr int kThreads = kConsumerThreads + (kMoveRegisters ? 128 : 32);
+  static constexpr int kThreads = kConsumerThreads + 32;
+  static constexpr int kCluster = 1;
   static constexpr int kBlocksPerSm = kLatent || kRows >= 64 ? 1 : 2;
 
   static constexpr int kQBytes = kQkBlocks * kRows * 128;

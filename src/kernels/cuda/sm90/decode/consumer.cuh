@@ -124,9 +124,7 @@ class DecodeConsumer {
       if (row >= kRows || chunk >= kRowChunks) break;
       const uint32_t address =
           shared_.q + chunk / 8 * (kRows * 128) + SwizzledOffset(row, chunk % 8);
-      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(value[i].x),
-                   "r"(value[i].y), "r"(value[i].z), "r"(value[i].w)
-                   : "memory");
+      ptx::StoreShared(address, value[i]);
     }
     ptx::FenceProxyAsync();
     Sync();
@@ -333,9 +331,7 @@ class DecodeConsumer {
     for (int block = 0; block < Config::kGroupVBlocks; ++block) {
       ptx::MbarrierWait(shared_.Full(at.slot), at.phase);
       for (int i = live_keys * 8 + thread_; i < Config::kTile * 8; i += 128) {
-        asm volatile(
-            "st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(shared_.Slot(at.slot) + i * 16), "r"(0)
-            : "memory");
+        ptx::StoreShared(shared_.Slot(at.slot) + i * 16, make_uint4(0, 0, 0, 0));
       }
       at.Next();
     }

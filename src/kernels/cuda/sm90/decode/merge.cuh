@@ -98,8 +98,9 @@ __device__ __forceinline__ RowState MergeSlots(const RowPartials& row, int begin
 }
 
 // A unit is a (query token, head, 32 * kColumns columns): one warp's work, or with many slots a
-// block's, whose kWarps warps sum a stretch of them each.
-template <int kDimV, int kRows, int kWarps, bool kBlockPerUnit>
+// block's, whose kWarps warps sum a stretch of them each. kArchitecture tells the instantiations of
+// libraries for different GPUs apart.
+template <int kDimV, int kRows, int kWarps, bool kBlockPerUnit, int kArchitecture>
 __global__ __launch_bounds__(kWarps * 32, 4) void DecodeMergeKernel(
     const __grid_constant__ DecodeParams params) {
   constexpr int kColumns = kBlockPerUnit || kDimV == 64 ? 2 : 4;
@@ -137,7 +138,7 @@ __global__ __launch_bounds__(kWarps * 32, 4) void DecodeMergeKernel(
     partials.out_stride = rehearsal ? 0 : groups * kRows * kDimV;
     partials.ml_stride = rehearsal ? 0 : groups * kRows;
     int first = kBlockPerUnit ? warp * merge.count / kWarps : 0;
-    asm volatile("" : "+r"(first));  // addresses are not worth registers across the wait
+    ptx::KeepUnknown(first);  // addresses are not worth registers across the wait
     float sum[kColumns] = {};
     RowState state;
     if constexpr (kBlockPerUnit) {

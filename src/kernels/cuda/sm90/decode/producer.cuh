@@ -1,21 +1,23 @@
 #pragma once
-// The producer warp of a decode block: streams the part's boxes through the ring.
+// The producer warp of a decode block: streams the part's boxes through the ring. In a cluster of
+// two blocks that read the same keys each loads every second box, for both.
 #include "kernels/cuda/decode_schedule.h"
 #include "kernels/cuda/ptx/tma.h"
 #include "kernels/cuda/sm90/decode/shared.cuh"
 
 namespace fathom::kernels::cuda::sm90 {
 
-template <class Config>
+template <class Config, class Shared>
 class DecodeProducer {
  public:
   __device__ __forceinline__ DecodeProducer(const DecodeParams& params, const DecodeMaps& maps,
-                                            const DecodeShared<Config>& shared, int kv_head)
+                                            const Shared& shared, int kv_head)
       : params_(params),
         maps_(maps),
         shared_(shared),
         kv_head_(kv_head),
         lane_(static_cast<int>(threadIdx.x % 32)),
+        rank_(Config::kCluster > 1 ? ptx::ClusterRank() : 0),
         policy_(params.keep_in_l2 ? ptx::kL2EvictNormal : ptx::kL2EvictFirst) {
     // log2 of tokens: page sizes are 16, 32, 64, 128.
     page_shift_ = 31 - __clz(params.page_tokens);
@@ -84,9 +86,15 @@ class DecodeProducer {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           if (i < boxes_) {
-            ptx::TmaLoad4(shared_.Slot(position_.slot) + i * box_tokens_ * 128,
-                          &maps_.plane[first ? 0 : 1], shared_.Full(position_.slot), column, token,
-                          kv_head_, pages[i], policy_);
+            const uint32_t target = shared_.Slot(position_.slot) + i * box_tokens_ * 128;
+            const CUtensorMap* map = &maps_.plane[first ? 0 : 1];
+            const uint32_t full = shared_.Full(position_.slot);
+            if constexpr (Config::kCluster == 1) {
+              ptx::TmaLoad4(target, map, full, column, token, kv_head_, pages[i], policy_);
+            } else if (block % Config::kCluster == rank_) {
+              ptx::TmaLoad4Multicast(target, map, full, column, token, kv_head_, pages[i],
+                                     (1 << Config::kCluster) - 1, policy_);
+            }
           }
         }
       }
@@ -97,9 +105,10 @@ class DecodeProducer {
 
   const DecodeParams& params_;
   const DecodeMaps& maps_;
-  const DecodeShared<Config>& shared_;
+  const Shared& shared_;
   int kv_head_;
   int lane_;
+  int rank_;
   uint64_t policy_;
   int page_shift_;
   int box_tokens_;

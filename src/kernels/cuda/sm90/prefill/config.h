@@ -2,6 +2,8 @@
 // Compile-time shape of the sm_90a prefill kernels.
 #include <cstdint>
 
+#include "kernels/cuda/prefill_schedule.h"
+
 namespace fathom::kernels::cuda::sm90 {
 
 template <int kDimQk_, int kDimV_, int kGroups_>
@@ -10,8 +12,12 @@ struct PrefillConfig {
   static constexpr int kDimV = kDimV_;
   static constexpr int kGroups = kGroups_;  // consumer warpgroups, 64 query rows each
   static constexpr int kRows = 64 * kGroups;
-  static constexpr int kKeys = 128;  // of a tile
+  static constexpr int kKeys = kPrefillTileKeys;
   static constexpr int kStages = 2;
+  static constexpr int kQStages = kDimQk > 128 ? 1 : 2;
+  // At head dim 64 exponentials take as long as products: one in so many plus one is a polynomial
+  // on the arithmetic units. 0: none.
+  static constexpr int kPolynomialEvery = kDimQk == 64 ? 2 : 0;
   static constexpr int kQkBlocks = kDimQk / 64;  // of 64 elements: one 128-byte swizzle row
   static constexpr int kVBlocks = kDimV / 64;
   static constexpr int kThreads = 128 * (kGroups + 1);
@@ -24,7 +30,8 @@ struct PrefillConfig {
   static constexpr int kKBytes = kQkBlocks * kKeys * 128;
   static constexpr int kVBytes = kVBlocks * kKeys * 128;
   static constexpr int kSmallBytes = 512 + kThreads * 4;  // barriers, work, per-thread words
-  static constexpr int kSharedBytes = 1024 + kQBytes + kStages * (kKBytes + kVBytes) + kSmallBytes;
+  static constexpr int kSharedBytes =
+      1024 + kQStages * kQBytes + kStages * (kKBytes + kVBytes) + kSmallBytes;
   static_assert(kSharedBytes <= 227 * 1024);
   static_assert(128 * (kProducerRegisters + kGroups * kConsumerRegisters) <=
                 65536 / kThreads / 8 * 8 * kThreads);

@@ -1,5 +1,5 @@
 #pragma once
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/launch_kernel.h"
 #include "kernels/cuda/sm90/prefill/kernel.cuh"
 #include "kernels/cuda/tensor_map.h"
 
@@ -23,12 +23,10 @@ cudaError_t RunPrefillSm90(const PrefillParams& params, cudaStream_t stream) {
                           kDimV, box_tokens, &maps.v);
   }
   if (status != cudaSuccess) return status;
-  const auto kernel = sm90::PrefillKernel<Config>;
-  static const cudaError_t configured = cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Config::kSharedBytes);
-  if (configured != cudaSuccess) return configured;
-  kernel<<<params.num_blocks, Config::kThreads, Config::kSharedBytes, stream>>>(params, maps);
-  return cudaGetLastError();
+  return LaunchLarge<sm90::PrefillKernel<Config>>({.blocks = params.num_blocks,
+                                                   .threads = Config::kThreads,
+                                                   .shared_bytes = Config::kSharedBytes},
+                                                  stream, params, maps);
 }
 
 }  // namespace fathom::kernels::cuda

@@ -1,0 +1,54 @@
+#pragma once
+// Matrix multiply of one warp (sm_80), bf16 operands, float32 accumulators, and what feeds it.
+//
+// m16n8k16, g = lane / 4, t = lane % 4. A: a[0] row g, columns 2t + {0, 1}; a[1] row g + 8; a[2],
+// a[3] the same 8 columns further. B: b0 rows 2t + {0, 1} of column g; b1 8 rows further. D: d[0,
+// 1] row g, columns 2t + {0, 1}; d[2, 3] row g + 8.
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace fathom::kernels::cuda::ptx {
+
+__device__ __forceinline__ void Mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                    uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Of an 8x8 matrix of 16-bit elements, two a lane: lane l's row l / 4 becomes column l / 4.
+__device__ __forceinline__ uint32_t TransposeMatrix(uint32_t v) {
+  uint32_t t;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(t) : "r"(v));
+  return t;
+}
+
+__device__ __forceinline__ uint32_t FmaBf16x2(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t d;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+
+// 16 bytes from global to shared memory, or zeros; in groups that are waited for in order.
+__device__ __forceinline__ void CopyAsync(uint32_t destination, const void* source, bool copy) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(destination), "l"(source),
+               "r"(copy ? 16 : 0)
+               : "memory");
+}
+__device__ __forceinline__ void CopyAsync4(uint32_t destination, const void* source, bool copy) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(destination), "l"(source),
+               "r"(copy ? 4 : 0)
+               : "memory");
+}
+__device__ __forceinline__ void CopyCommit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int kPending>
+__device__ __forceinline__ void CopyWait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+}  // namespace fathom::kernels::cuda::ptx

@@ -1,0 +1,316 @@
+#pragma once
+// Prefill attention for sm_80 and later: four warps of 32 query rows, tiles of 64 keys copied by
+// cp.async, products by mma.sync. V of a tile is copied under Q K', K of the next under P V. Blocks
+// take the (query tile, head) pairs with the most keys first.
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/prefill_schedule.h"
+#include "kernels/cuda/ptx/shuffle.h"
+#include "kernels/cuda/sm80/prefill/config.h"
+#include "kernels/cuda/sm80/tile.cuh"
+
+namespace fathom::kernels::cuda::sm80 {
+
+template <class Config>
+class Prefill {
+ public:
+  static constexpr int kKeys = Config::kKeys;
+  static constexpr int kRowTiles = Config::kRowTiles;
+  static constexpr int kKeyTiles = kKeys / 8;
+
+  __device__ __forceinline__ Prefill(const PrefillParams& params, const uint8_t* memory)
+      : params_(params),
+        lane_(static_cast<int>(threadIdx.x % 32)),
+        warp_row_(static_cast<int>(threadIdx.x / 32) * (kRowTiles * 16)),
+        scale_log2_(params.scale * 1.4426950408889634f) {
+    q_.base = (ptx::SharedAddress(memory) + 1023) & ~1023u;
+    k_.base = q_.base + Config::kQBytes;
+    v_.base = k_.base + Config::kKBytes;
+  }
+
+  __device__ __forceinline__ void Run(int index) {
+    const int num_tiles = *params_.num_tiles;
+    if (index >= num_tiles * params_.num_heads) return;
+    const PrefillTile tile = params_.tiles[index / params_.num_heads];
+    sequence_ = tile.sequence;
+    row_ = tile.row;
+    head_ = index % params_.num_heads;
+    kv_head_ = head_ / (params_.num_heads / params_.num_kv_heads);
+    query_begin_ = params_.query_starts[sequence_];
+    queries_ = params_.query_starts[sequence_ + 1] - query_begin_;
+    kv_tokens_ = params_.kv_lengths[sequence_];
+    tiles_ = PrefillTilesOf(params_, kv_tokens_, queries_, row_, Config::kRows, kKeys);
+    Begin();
+    if (tiles_.count > 0) {
+      LoadQueries();
+      LoadRows<Config::kDimQk>(params_.k, k_, TileAt(tiles_.count - 1));
+      ptx::CopyCommit();
+      for (int visit = tiles_.count - 1; visit >= 0; --visit) Turn(visit);
+    }
+    Store();
+  }
+
+ private:
+  __device__ __forceinline__ int TileAt(int visit) const {
+    return visit < tiles_.anchors ? visit : visit + tiles_.skipped;
+  }
+  // Row of this thread in the block: r % 2 = 1 is eight further.
+  __device__ __forceinline__ int RowOf(int r) const {
+    return warp_row_ + r / 2 * 16 + lane_ / 4 + r % 2 * 8;
+  }
+
+  __device__ __forceinline__ void Begin() {
+#pragma unroll
+    for (int r = 0; r < kRowTiles * 2; ++r) {
+      position_[r] = kv_tokens_ - queries_ + row_ + RowOf(r);
+      base_[r] = -INFINITY;
+      sum_[r] = 0;
+    }
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+      for (int n = 0; n < Config::kDimV / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out_[m][n][i] = 0;
+      }
+    }
+  }
+
+  // Eight threads a row of 128 bytes.
+  __device__ __forceinline__ void LoadQueries() const {
+    const int thread = static_cast<int>(threadIdx.x);
+#pragma unroll
+    for (int i = 0; i < Config::kRows / 16; ++i) {
+      const int row = i * 16 + thread / 8;
+      const bool live = row_ + row < queries_;
+      const auto* source =
+          static_cast<const uint16_t*>(params_.q) +
+          (live ? query_begin_ + row_ + row : query_begin_) * params_.q_token_stride +
+          head_ * params_.q_head_stride + thread % 8 * 8;
+#pragma unroll
+      for (int block = 0; block < Config::kDimQk / 64; ++block) {
+        ptx::CopyAsync(q_.Chunk(row, block * 8 + thread % 8), source + block * 64, live);
+      }
+    }
+  }
+
+  // The keys or values of a tile; 16 rows are always in one page.
+  template <int kDim>
+  __device__ __forceinline__ void LoadRows(const PagedPlane& plane, const Tile<kKeys>& target,
+                                           int tile) const {
+    const int thread = static_cast<int>(threadIdx.x);
+#pragma unroll
+    for (int i = 0; i < kKeys / 16; ++i) {
+      const int row = i * 16 + thread / 8;
+      const int key = tile * kKeys + row;
+      const bool live = key < kv_tokens_;
+      const char* source = static_cast<const char*>(plane.base);
+      if (live) {
+        int64_t page = 0;
+        int64_t token = key;
+        if (params_.page_table != nullptr) {
+          const int page_tokens = static_cast<int>(params_.page_tokens);
+          page = params_.page_table[sequence_ * params_.page_table_stride + key / page_tokens];
+          token = key % page_tokens;
+        } else {
+          token += params_.kv_starts[sequence_];
+        }
+        source += page * plane.page_stride_bytes + token * plane.token_stride_bytes +
+                  kv_head_ * plane.head_stride_bytes + thread % 8 * 16;
+      }
+#pragma unroll
+      for (int block = 0; block < kDim / 64; ++block) {
+        ptx::CopyAsync(target.Chunk(row, block * 8 + thread % 8), source + block * 128, live);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void Turn(int visit) {
+    const int tile = TileAt(visit);
+    ptx::CopyWait<0>();
+    __syncthreads();  // the keys are there, and the last values have been read
+    LoadRows<Config::kDimV>(params_.v, v_, tile);
+    ptx::CopyCommit();
+    float s[kRowTiles][kKeyTiles][4];
+    Scores(s);
+    Mask(tile, s);
+    Softmax(s);
+    ptx::CopyWait<0>();
+    __syncthreads();  // the values are there, and the keys have been read
+    if (visit > 0) LoadRows<Config::kDimQk>(params_.k, k_, TileAt(visit - 1));
+    ptx::CopyCommit();
+    Values(s);
+  }
+
+  __device__ __forceinline__ void Scores(float (&s)[kRowTiles][kKeyTiles][4]) const {
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) s[m][n][i] = 0;
+      }
+    }
+#pragma unroll
+    for (int step = 0; step < Config::kDimQk / 16; ++step) {
+      uint32_t a[kRowTiles][4];
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) q_.LoadA(warp_row_ + m * 16, step, a[m]);
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; n += 2) {
+        uint32_t b[4];
+        k_.LoadB(n * 8, step, b);
+#pragma unroll
+        for (int m = 0; m < kRowTiles; ++m) {
+          ptx::Mma(s[m][n], a[m], b[0], b[1]);
+          ptx::Mma(s[m][n + 1], a[m], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void Mask(int tile, float (&s)[kRowTiles][kKeyTiles][4]) const {
+    const int first = kv_tokens_ - queries_ + row_ + warp_row_;  // position of the warp's first row
+    const int last = first + kRowTiles * 16 - 1;
+    const int begin = tile * kKeys;
+    const int end = begin + kKeys;
+    const bool all_seen = end <= kv_tokens_ && (!params_.causal || end <= first + 1) &&
+                          (last - begin <= params_.window || end <= params_.anchors);
+    if (all_seen) return;
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int key = begin + n * 8 + lane_ % 4 * 2 + i % 2;
+          const int position = position_[m * 2 + i / 2];
+          const bool seen = key < kv_tokens_ && (!params_.causal || key <= position) &&
+                            (position - key <= params_.window || key < params_.anchors);
+          if (!seen) s[m][n][i] = -INFINITY;
+        }
+      }
+    }
+  }
+
+  // Scores become probabilities; out_ is rescaled where a maximum has grown.
+  __device__ __forceinline__ void Softmax(float (&s)[kRowTiles][kKeyTiles][4]) {
+#pragma unroll
+    for (int r = 0; r < kRowTiles * 2; ++r) {
+      float peak = -INFINITY;
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n) {
+        peak = fmaxf(peak, fmaxf(s[r / 2][n][r % 2 * 2], s[r / 2][n][r % 2 * 2 + 1]));
+      }
+      peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, 1));
+      peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, 2)) * scale_log2_;
+      const float base = fmaxf(peak, base_[r]);
+      const float used = base == -INFINITY ? 0.f : base;
+      if (__any_sync(~0u, base != base_[r])) {
+        const float rescale = ptx::Exp2(base_[r] - used);
+        sum_[r] *= rescale;
+#pragma unroll
+        for (int n = 0; n < Config::kDimV / 8; ++n) {
+          out_[r / 2][n][r % 2 * 2] *= rescale;
+          out_[r / 2][n][r % 2 * 2 + 1] *= rescale;
+        }
+        base_[r] = base;
+      }
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+        for (int i = r % 2 * 2; i < r % 2 * 2 + 2; ++i) {
+          s[r / 2][n][i] = ptx::Exp2(fmaf(s[r / 2][n][i], scale_log2_, -used));
+          sum_[r] += s[r / 2][n][i];
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void Values(const float (&s)[kRowTiles][kKeyTiles][4]) {
+#pragma unroll
+    for (int step = 0; step < kKeys / 16; ++step) {
+      uint32_t p[kRowTiles][4];
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float(&x)[4] = s[m][step * 2 + i / 2];
+          p[m][i] = ptx::PackBf16(x[i % 2 * 2], x[i % 2 * 2 + 1]);
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < Config::kDimV / 16; ++n) {
+        uint32_t b[4];
+        v_.LoadTransposedB(step * 16, n, b);
+#pragma unroll
+        for (int m = 0; m < kRowTiles; ++m) {
+          ptx::Mma(out_[m][n * 2], p[m], b[0], b[1]);
+          ptx::Mma(out_[m][n * 2 + 1], p[m], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void Store() {
+#pragma unroll
+    for (int r = 0; r < kRowTiles * 2; ++r) {
+      float sum = sum_[r];
+      sum += __shfl_xor_sync(~0u, sum, 1);
+      sum += __shfl_xor_sync(~0u, sum, 2);
+      const float scale = sum == 0.f ? 0.f : 1.f / sum;
+      const int row = row_ + RowOf(r);
+      const bool inside = row < queries_;
+      const int64_t token = query_begin_ + row;
+      if (params_.lse != nullptr && inside && lane_ % 4 == 0) {
+        constexpr float kLn2 = 0.6931471805599453f;
+        params_.lse[token * params_.num_heads + head_] =
+            sum == 0.f ? -INFINITY : (base_[r] + log2f(sum)) * kLn2;
+      }
+      auto* out = static_cast<uint16_t*>(params_.out) + token * params_.out_token_stride +
+                  head_ * params_.out_head_stride;
+#pragma unroll
+      for (int j = 0; j < Config::kDimV / 32; ++j) {
+        uint32_t x[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float(&o)[4] = out_[r / 2][j * 4 + i];
+          x[i] = ptx::PackBf16(o[r % 2 * 2] * scale, o[r % 2 * 2 + 1] * scale);
+        }
+        ptx::TransposeQuad(x, lane_);
+        if (inside) {
+          *reinterpret_cast<uint4*>(out + j * 32 + lane_ % 4 * 8) =
+              make_uint4(x[0], x[1], x[2], x[3]);
+        }
+      }
+    }
+  }
+
+  const PrefillParams& params_;
+  int lane_;
+  int warp_row_;
+  float scale_log2_;
+  Tile<Config::kRows> q_;
+  Tile<kKeys> k_;
+  Tile<kKeys> v_;
+  int sequence_ = 0;
+  int row_ = 0;
+  int head_ = 0;
+  int kv_head_ = 0;
+  int query_begin_ = 0;
+  int queries_ = 0;
+  int kv_tokens_ = 0;
+  PrefillTiles tiles_;
+  int position_[kRowTiles * 2];
+  float base_[kRowTiles * 2];  // log2
+  float sum_[kRowTiles * 2];   // of this thread's columns
+  float out_[kRowTiles][Config::kDimV / 8][4];
+};
+
+template <class Config>
+__global__ __launch_bounds__(Config::kThreads) void PrefillKernel(
+    const __grid_constant__ PrefillParams params) {
+  Prefill<Config>(params, ptx::DynamicShared()).Run(static_cast<int>(blockIdx.x));
+}
+
+}  // namespace fathom::kernels::cuda::sm80

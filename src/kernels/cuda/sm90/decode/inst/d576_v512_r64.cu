@@ -1,5 +1,0 @@
-#include "kernels/cuda/sm90/decode/run.cuh"
-
-namespace fathom::kernels::cuda {
-template cudaError_t RunDecodeSm90<576, 512, 64>(const DecodeParams& params, cudaStream_t stream);
-}  // namespace fathom::kernels::cuda

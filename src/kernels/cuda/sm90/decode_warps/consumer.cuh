@@ -1,0 +1,472 @@
+#pragma once
+// One consumer warp of a free-running decode block: 16 keys of each tile.
+#include "kernels/cuda/ptx/mma.h"
+#include "kernels/cuda/ptx/sync.h"
+#include "kernels/cuda/ptx/tma.h"
+#include "kernels/cuda/sm90/decode/items.cuh"
+#include "kernels/cuda/sm90/decode/merge.cuh"
+#include "kernels/cuda/sm90/decode_warps/config.h"
+#include "kernels/cuda/sm90/decode_warps/convert.cuh"
+
+namespace fathom::kernels::cuda::sm90 {
+
+template <class Config>
+struct WarpsShared {
+  uint32_t ring;    // [kSlots] keys or values of a tile, swizzled
+  uint32_t scales;  // [kSlots][kTile] f32, 16 tokens in 128 bytes where pages are so short
+  uint32_t tiles;   // [kSlots] which tile of its sequence a slot holds, where lists say
+  float* merge;     // [kWarps][kRows][kDim] output of each warp
+  float2* state;    // [kWarps][kRows] its maximum (log2) and sum
+  uint32_t barriers;
+
+  __device__ __forceinline__ explicit WarpsShared(uint8_t* memory) {
+    const uint32_t base = ptx::SharedAddress(memory);
+    ring = (base + 1023) & ~1023u;
+    scales = ring + Config::kSlots * Config::kSlotBytes;
+    uint32_t at = scales + Config::kSlots * Config::kScaleBytes;
+    merge = reinterpret_cast<float*>(memory + (at - base));
+    at += Config::kWarps * Config::kRows * Config::kDim * 4;
+    state = reinterpret_cast<float2*>(memory + (at - base));
+    barriers = at + Config::kWarps * Config::kRows * 8;
+    tiles = barriers + 2 * Config::kSlots * 8;
+  }
+  __device__ __forceinline__ uint32_t Slot(int slot) const {
+    return ring + slot * Config::kSlotBytes;
+  }
+  __device__ __forceinline__ uint32_t Scales(int slot) const {
+    return scales + slot * Config::kScaleBytes;
+  }
+  __device__ __forceinline__ uint32_t Tile(int slot) const { return tiles + slot * 4; }
+  __device__ __forceinline__ uint32_t Full(int slot) const { return barriers + slot * 8; }
+  __device__ __forceinline__ uint32_t Empty(int slot) const {
+    return barriers + (Config::kSlots + slot) * 8;
+  }
+  // 16-byte chunk of a row of a tile.
+  __device__ __forceinline__ static uint32_t Chunk(int row, int chunk) {
+    if constexpr (Config::kBlockRowBytes == 128) {
+      return chunk / 8 * (Config::kTile * 128) + row * 128 + (((chunk % 8) ^ (row & 7)) << 4);
+    } else {
+      static_assert(Config::kBlockRowBytes == 64);
+      return row * 64 + ((chunk ^ (row >> 1 & 3)) << 4);
+    }
+  }
+
+  __device__ __forceinline__ void Initialise(int lane) const {  // one warp
+    if (lane < Config::kSlots) {
+      ptx::MbarrierInit(Full(lane), 1);
+      ptx::MbarrierInit(Empty(lane), Config::kWarps);
+    }
+    ptx::MbarrierInitFence();
+  }
+};
+
+// Tiles as the producer warp's ring delivers them.
+template <class Config>
+class RingSource {
+ public:
+  __device__ __forceinline__ explicit RingSource(const WarpsShared<Config>& shared)
+      : shared_(shared) {}
+  // Waits for the next keys or values of the part; Slot and Scales say where they are.
+  __device__ __forceinline__ void Take() {
+    ptx::MbarrierWait(shared_.Full(position_.slot), position_.phase);
+  }
+  // Called by the whole warp when it has read them.
+  __device__ __forceinline__ void Release() {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) ptx::MbarrierArrive(shared_.Empty(position_.slot));
+    position_.Next();
+  }
+  __device__ __forceinline__ uint32_t Slot() const { return shared_.Slot(position_.slot); }
+  // Of what was taken; `visit` when tiles are visited in order.
+  __device__ __forceinline__ int Tile(bool lists, int visit) const {
+    return lists ? ptx::LoadSharedInt(shared_.Tile(position_.slot)) : visit;
+  }
+  __device__ __forceinline__ uint32_t Scales() const { return shared_.Scales(position_.slot); }
+
+ private:
+  const WarpsShared<Config>& shared_;
+  RingPosition<Config::kSlots> position_;
+};
+
+template <class Config, class Source>
+class WarpsConsumer {
+ public:
+  static constexpr int kRows = Config::kRows;
+  static constexpr int kRowTiles = kRows / 8;       // n-tiles of the products
+  static constexpr int kSteps = Config::kDim / 16;  // of 16 elements
+  static constexpr int kOwnKeys = 16;
+
+  __device__ __forceinline__ WarpsConsumer(const DecodeParams& params,
+                                           const WarpsShared<Config>& shared, Source& source,
+                                           int kv_head, int row_tile)
+      : params_(params),
+        shared_(shared),
+        source_(source),
+        kv_head_(kv_head),
+        row_tile_(row_tile),
+        warp_(Uniform(static_cast<int>(threadIdx.x / 32))),
+        lane_(static_cast<int>(threadIdx.x % 32)),
+        scale_log2_(params.scale * 1.4426950408889634f) {}
+
+  __device__ __forceinline__ void Run(int part_index, const DecodePart& part) {
+    DecodeItems items(params_, part_index, part);
+    while (items.Next()) {
+      const DecodeItem& item = items.item();
+      if (item.new_queries) {
+        LoadQueries(item);
+        kv_tokens_ = params_.tile_lists == nullptr ? item.kv_tokens
+                                                   : Uniform(params_.kv_lengths[item.sequence]);
+      }
+      StartItem();
+      for (int tile = item.begin; tile < item.end; ++tile) Step(item, tile);
+      EndItem(item);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ int LiveRows(const DecodeItem& item) const {
+    return item.query_tokens * params_.group - row_tile_ * kRows;
+  }
+  __device__ __forceinline__ int RowToken(int row) const {
+    return ((row_tile_ * kRows + row) * params_.group_inverse) >> kGroupInverseShift;
+  }
+  __device__ __forceinline__ int RowHead(int row, int token) const {
+    return kv_head_ * params_.group + row_tile_ * kRows + row - token * params_.group;
+  }
+  // Row of the n-tile j that register i % 2 of this lane's accumulators belongs to.
+  __device__ __forceinline__ int Row(int j, int i) const { return j * 8 + lane_ % 4 * 2 + i; }
+
+  // B operands: row lane / 4, in the order of elements that Convert gives keys.
+  __device__ __forceinline__ void LoadQueries(const DecodeItem& item) {
+#pragma unroll
+    for (int j = 0; j < kRowTiles; ++j) {
+      const int row = j * 8 + lane_ / 4;
+      const int token = RowToken(row);
+      const auto* q = static_cast<const uint16_t*>(params_.q) +
+                      (item.query_begin + token) * params_.q_token_stride +
+                      RowHead(row, token) * params_.q_head_stride;
+      const bool live = row < LiveRows(item);
+#pragma unroll
+      for (int s = 0; s < kSteps; ++s) {
+        uint2 v = make_uint2(0, 0);
+        if (live) {
+          if constexpr (Config::kQuantised) {
+            v = __ldg(reinterpret_cast<const uint2*>(q + s * 16 + lane_ % 4 * 4));
+          } else {
+            v.x = __ldg(reinterpret_cast<const uint32_t*>(q + s * 16 + lane_ % 4 * 2));
+            v.y = __ldg(reinterpret_cast<const uint32_t*>(q + s * 16 + 8 + lane_ % 4 * 2));
+          }
+        }
+        q_[j][s][0] = v.x;
+        q_[j][s][1] = v.y;
+      }
+    }
+  }
+
+  __device__ __forceinline__ void StartItem() {
+#pragma unroll
+    for (int j = 0; j < kRowTiles; ++j) {
+#pragma unroll
+      for (int s = 0; s < kSteps; ++s) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out_[j][s][i] = 0;
+      }
+      base_[j][0] = base_[j][1] = -INFINITY;
+      sum_[j][0] = sum_[j][1] = 0;
+    }
+  }
+
+  __device__ __forceinline__ void Step(const DecodeItem& item, int visit) {
+    source_.Take();
+    const int tile = source_.Tile(params_.tile_lists != nullptr, visit);
+    const int first_key = tile * Config::kTile + warp_ * kOwnKeys;
+    const int live_keys = kv_tokens_ - first_key;
+    if (live_keys <= 0) {  // nothing for this warp
+      source_.Release();
+      source_.Take();
+      source_.Release();
+      return;
+    }
+    float s[kRowTiles][4];
+    float key_scale[2] = {scale_log2_, scale_log2_};
+    if constexpr (Config::kQuantised) LoadScales(live_keys, scale_log2_, key_scale);
+    Scores(s);
+    source_.Release();
+#pragma unroll
+    for (int j = 0; j < kRowTiles; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[j][i] *= key_scale[i / 2];
+    }
+    const bool outside =
+        kv_tokens_ - 1 - first_key > params_.window && first_key + kOwnKeys > params_.anchors;
+    if (outside || live_keys < kOwnKeys + item.query_tokens - 1) Mask(item, first_key, s);
+    Softmax(s);
+
+    source_.Take();
+    float value_scale[2] = {1.f, 1.f};
+    if constexpr (Config::kQuantised) {
+      LoadScales(live_keys, 1.f, value_scale);
+    } else {
+      if (live_keys < kOwnKeys) ZeroDeadValues(live_keys);
+    }
+    uint32_t p[kRowTiles][2];
+#pragma unroll
+    for (int j = 0; j < kRowTiles; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        p[j][i] = ptx::TransposeMatrix(
+            ptx::PackBf16(s[j][2 * i] * value_scale[i], s[j][2 * i + 1] * value_scale[i]));
+      }
+    }
+    Values(p);
+    source_.Release();
+  }
+
+  // Of keys lane / 4 and 8 further; zero where there is no key.
+  __device__ __forceinline__ void LoadScales(int live_keys, float factor, float (&scale)[2]) const {
+    const uint32_t own = source_.Scales() + warp_ * (params_.page_tokens == 16 ? 128 : 64);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int key = lane_ / 4 + i * 8;
+      const float value = ptx::LoadSharedFloat(own + key * 4);
+      scale[i] = key < live_keys ? value * factor : 0.f;
+    }
+  }
+
+  __device__ __forceinline__ void Scores(float (&s)[kRowTiles][4]) const {
+    const uint32_t keys = source_.Slot();
+    const int row = warp_ * kOwnKeys + lane_ % 16;
+#pragma unroll
+    for (int j = 0; j < kRowTiles; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[j][i] = 0;
+    }
+#pragma unroll
+    for (int load = 0; load < Config::kRowBytes / 32; ++load) {
+      uint32_t raw[4];
+      ptx::LoadMatrix(keys + WarpsShared<Config>::Chunk(row, load * 2 + lane_ / 16), raw);
+      if constexpr (Config::kQuantised) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          uint32_t a[4];
+          ConvertKeys<Config::kCode>(raw[half * 2], a[0], a[2]);
+          ConvertKeys<Config::kCode>(raw[half * 2 + 1], a[1], a[3]);
+          const int step = load * 2 + half;
+#pragma unroll
+          for (int j = 0; j < kRowTiles; ++j) ptx::Mma(s[j], a, q_[j][step][0], q_[j][step][1]);
+        }
+      } else {
+#pragma unroll
+        for (int j = 0; j < kRowTiles; ++j) ptx::Mma(s[j], raw, q_[j][load][0], q_[j][load][1]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void Values(const uint32_t (&p)[kRowTiles][2]) {
+    const uint32_t values = source_.Slot();
+    // bf16: four matrices are (dims, + 8) x (keys, + 8); quantised: (16 dims, 16 more) x (keys, +
+    // 8).
+    const int row =
+        warp_ * kOwnKeys + lane_ % 8 + (Config::kQuantised ? lane_ / 8 % 2 : lane_ / 16) * 8;
+    const int chunk = Config::kQuantised ? lane_ / 16 : lane_ / 8 % 2;
+#pragma unroll
+    for (int load = 0; load < Config::kRowBytes / 32; ++load) {
+      uint32_t raw[4];
+      ptx::LoadMatrixTransposed(values + WarpsShared<Config>::Chunk(row, load * 2 + chunk), raw);
+      if constexpr (Config::kQuantised) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          uint32_t a[4];
+          ConvertValues<Config::kCode>(raw[half * 2], a[0], a[1]);
+          ConvertValues<Config::kCode>(raw[half * 2 + 1], a[2], a[3]);
+#pragma unroll
+          for (int j = 0; j < kRowTiles; ++j)
+            ptx::Mma(out_[j][load * 2 + half], a, p[j][0], p[j][1]);
+        }
+      } else {
+#pragma unroll
+        for (int j = 0; j < kRowTiles; ++j) ptx::Mma(out_[j][load], raw, p[j][0], p[j][1]);
+      }
+    }
+  }
+
+  // A query token sees the keys up to its own, of them those in its window and the anchors.
+  __device__ __forceinline__ void Mask(const DecodeItem& item, int first_key,
+                                       float (&s)[kRowTiles][4]) const {
+    const int key = first_key + lane_ / 4;
+#pragma unroll
+    for (int j = 0; j < kRowTiles; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int position = kv_tokens_ - item.query_tokens + RowToken(Row(j, i));
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int k = key + half * 8;
+          if (k > position || (position - k > params_.window && k >= params_.anchors)) {
+            s[j][i + half * 2] = -INFINITY;
+          }
+        }
+      }
+    }
+  }
+
+  // Scores (log2) become probabilities relative to 2^base_, which follows the running maximum only
+  // when that has grown by 2^kSlack: until then nothing has to be rescaled.
+  __device__ __forceinline__ void Softmax(float (&s)[kRowTiles][4]) {
+    constexpr float kSlack = 8;
+    float peak[kRowTiles][2];
+    bool grown = false;
+#pragma unroll
+    for (int j = 0; j < kRowTiles; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float x = fmaxf(s[j][i], s[j][i + 2]);
+        x = fmaxf(x, __shfl_xor_sync(~0u, x, 4));
+        x = fmaxf(x, __shfl_xor_sync(~0u, x, 8));
+        peak[j][i] = fmaxf(x, __shfl_xor_sync(~0u, x, 16));
+        grown = grown || peak[j][i] > base_[j][i] + kSlack;
+      }
+    }
+    if (__any_sync(~0u, grown)) {
+#pragma unroll
+      for (int j = 0; j < kRowTiles; ++j) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float base = fmaxf(peak[j][i], base_[j][i]);
+          const float rescale = ptx::Exp2(base_[j][i] - (base == -INFINITY ? 0.f : base));
+          base_[j][i] = base;
+          sum_[j][i] *= rescale;
+#pragma unroll
+          for (int step = 0; step < kSteps; ++step) {
+            out_[j][step][i] *= rescale;
+            out_[j][step][i + 2] *= rescale;
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kRowTiles; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float base = base_[j][i] == -INFINITY ? 0.f : base_[j][i];
+        s[j][i] = ptx::Exp2(s[j][i] - base);
+        s[j][i + 2] = ptx::Exp2(s[j][i + 2] - base);
+        sum_[j][i] += s[j][i] + s[j][i + 2];
+      }
+    }
+  }
+
+  // Rows of the last page that hold no token may hold anything, and 0 x NaN is NaN. (Quantised
+  // codes are all finite.) Only this warp reads them.
+  __device__ __forceinline__ void ZeroDeadValues(int live_keys) const {
+    constexpr int kChunks = Config::kRowBytes / 16;
+    for (int i = live_keys * kChunks + lane_; i < kOwnKeys * kChunks; i += 32) {
+      ptx::StoreShared(
+          source_.Slot() + WarpsShared<Config>::Chunk(warp_ * kOwnKeys + i / kChunks, i % kChunks),
+          make_uint4(0, 0, 0, 0));
+    }
+    if constexpr (Config::kCopyEngine) ptx::FenceProxyAsync();  // it may write here afterwards
+    __syncwarp();
+  }
+
+  __device__ __forceinline__ void Sync() const { ptx::BarrierSync(1, Config::kWarps * 32); }
+
+  // Element of accumulator i of step s: which of the head's elements it is.
+  __device__ __forceinline__ int Element(int s, int i) const {
+    return s * 16 + (Config::kQuantised ? lane_ / 4 * 2 + i / 2 : lane_ / 4 + i / 2 * 8);
+  }
+
+  // Merges the warps' states and writes the item's result.
+  __device__ __forceinline__ void EndItem(const DecodeItem& item) {
+#pragma unroll
+    for (int j = 0; j < kRowTiles; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float sum = sum_[j][i];
+        sum += __shfl_xor_sync(~0u, sum, 4);
+        sum += __shfl_xor_sync(~0u, sum, 8);
+        sum += __shfl_xor_sync(~0u, sum, 16);
+        if (lane_ < 4) {
+          shared_.state[warp_ * kRows + Row(j, i)] = make_float2(base_[j][i], sum);
+        }
+      }
+#pragma unroll
+      for (int s = 0; s < kSteps; ++s) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          shared_.merge[(warp_ * kRows + Row(j, i % 2)) * Config::kDim + Element(s, i)] =
+              out_[j][s][i];
+        }
+      }
+    }
+    Sync();
+    constexpr int kChunks = Config::kDim / 4;  // of a row, four elements each
+    const int live = min(LiveRows(item), kRows);
+    for (int unit = static_cast<int>(threadIdx.x); unit < live * kChunks;
+         unit += Config::kWarps * 32) {
+      const int row = unit / kChunks;
+      const int column = unit % kChunks * 4;
+      float peak = -INFINITY;
+#pragma unroll
+      for (int w = 0; w < Config::kWarps; ++w) peak = fmaxf(peak, shared_.state[w * kRows + row].x);
+      const float base = peak == -INFINITY ? 0.f : peak;
+      float4 total = make_float4(0, 0, 0, 0);
+      float sum = 0;
+#pragma unroll
+      for (int w = 0; w < Config::kWarps; ++w) {
+        const float2 state = shared_.state[w * kRows + row];
+        const float weight = ptx::Exp2(state.x - base);
+        const float4 part = *reinterpret_cast<const float4*>(
+            shared_.merge + (w * kRows + row) * Config::kDim + column);
+        total.x += weight * part.x;
+        total.y += weight * part.y;
+        total.z += weight * part.z;
+        total.w += weight * part.w;
+        sum += weight * state.y;
+      }
+      Write(item, row, column, total, RowState{item.whole ? base : peak, sum});
+    }
+    Sync();  // the states may be written again
+  }
+
+  __device__ __forceinline__ void Write(const DecodeItem& item, int row, int column, float4 total,
+                                        const RowState& state) const {
+    if (!item.whole) {
+      const int groups = params_.num_kv_heads * params_.row_tiles;
+      const int64_t at =
+          (int64_t{item.slot} * groups + kv_head_ * params_.row_tiles + row_tile_) * kRows + row;
+      *reinterpret_cast<float4*>(params_.partial_out + at * Config::kDim + column) = total;
+      if (column == 0) {
+        reinterpret_cast<float2*>(params_.partial_ml)[at] = make_float2(state.max_log2, state.sum);
+      }
+      return;
+    }
+    const float scale = state.sum == 0.f ? 0.f : 1.f / state.sum;
+    const int token = RowToken(row);
+    const int64_t at_token = item.query_begin + token;
+    const int head = RowHead(row, token);
+    auto* out = static_cast<uint16_t*>(params_.out) + at_token * params_.out_token_stride +
+                head * params_.out_head_stride + column;
+    *reinterpret_cast<uint2*>(out) = make_uint2(ptx::PackBf16(total.x * scale, total.y * scale),
+                                                ptx::PackBf16(total.z * scale, total.w * scale));
+    if (params_.lse != nullptr && column == 0) {
+      params_.lse[at_token * params_.num_kv_heads * params_.group + head] = LogSumExp(state);
+    }
+  }
+
+  const DecodeParams& params_;
+  const WarpsShared<Config>& shared_;
+  Source& source_;
+  int kv_head_;
+  int row_tile_;
+  int warp_;
+  int lane_;
+  float scale_log2_;
+  int kv_tokens_ = 0;         // of the sequence, visited or not
+  float base_[kRowTiles][2];  // log2
+  float sum_[kRowTiles][2];   // of this lane's keys
+  uint32_t q_[kRowTiles][kSteps][2];
+  float out_[kRowTiles][kSteps][4];
+};
+
+}  // namespace fathom::kernels::cuda::sm90

@@ -1,0 +1,92 @@
+#pragma once
+// What the warps of a prefill block share.
+#include <cuda.h>
+
+#include "kernels/cuda/prefill_schedule.h"
+#include "kernels/cuda/ptx/mbarrier.h"
+#include "kernels/cuda/sm90/prefill/config.h"
+
+namespace fathom::kernels::cuda::sm90 {
+
+struct PrefillMaps {
+  CUtensorMap q;
+  CUtensorMap k;
+  CUtensorMap v;
+};
+
+// One (query tile, head), as the producer hands it to the consumers.
+struct PrefillWork {
+  int32_t sequence;  // -1: no more
+  int32_t row;       // first query row of the tile, in its sequence
+  int32_t head;
+  int32_t query_begin;
+  int32_t queries;
+  int32_t kv_tokens;
+  PrefillTiles tiles;
+
+  __device__ __forceinline__ int TileAt(int visit) const {
+    return visit < tiles.anchors ? visit : visit + tiles.skipped;
+  }
+};
+
+template <class Config>
+struct PrefillShared {
+  uint32_t q;         // [kQStages][kQkBlocks][kRows][64] bf16, swizzled
+  uint32_t k;         // [kStages][kQkBlocks][kKeys][64]
+  uint32_t v;         // [kStages][kVBlocks][kKeys][64]
+  PrefillWork* work;  // [2]
+  uint32_t barriers;
+  uint32_t unread;  // [kThreads] f32, written to order instructions
+
+  __device__ __forceinline__ explicit PrefillShared(uint8_t* memory) {
+    const uint32_t base = ptx::SharedAddress(memory);
+    q = (base + 1023) & ~1023u;
+    k = q + Config::kQStages * Config::kQBytes;
+    v = k + Config::kStages * Config::kKBytes;
+    const uint32_t small = v + Config::kStages * Config::kVBytes;
+    work = reinterpret_cast<PrefillWork*>(memory + (small - base));
+    barriers = small + 2 * sizeof(PrefillWork);
+    unread = small + 512;
+  }
+  __device__ __forceinline__ uint32_t QFull(int i) const { return barriers + i * 8; }
+  __device__ __forceinline__ uint32_t QEmpty(int i) const { return barriers + 16 + i * 8; }
+  __device__ __forceinline__ uint32_t WorkFull(int i) const { return barriers + 32 + i * 8; }
+  __device__ __forceinline__ uint32_t WorkEmpty(int i) const { return barriers + 48 + i * 8; }
+  __device__ __forceinline__ uint32_t KFull(int i) const { return barriers + 64 + i * 8; }
+  __device__ __forceinline__ uint32_t KEmpty(int i) const { return barriers + 80 + i * 8; }
+  __device__ __forceinline__ uint32_t VFull(int i) const { return barriers + 96 + i * 8; }
+  __device__ __forceinline__ uint32_t VEmpty(int i) const { return barriers + 112 + i * 8; }
+
+  __device__ __forceinline__ void Initialise() const {
+    constexpr int kWarps = Config::kGroups * 4;
+    static_assert(Config::kStages == 2 && Config::kQStages <= 2);
+    for (int i = 0; i < 2; ++i) {
+      ptx::MbarrierInit(QFull(i), 1);
+      ptx::MbarrierInit(QEmpty(i), kWarps);
+      ptx::MbarrierInit(WorkFull(i), 1);
+      ptx::MbarrierInit(WorkEmpty(i), kWarps);
+    }
+    for (int i = 0; i < Config::kStages; ++i) {
+      ptx::MbarrierInit(KFull(i), 1);
+      ptx::MbarrierInit(KEmpty(i), kWarps);
+      ptx::MbarrierInit(VFull(i), 1);
+      ptx::MbarrierInit(VEmpty(i), kWarps);
+    }
+    ptx::MbarrierInitFence();
+  }
+};
+
+// Stage and phase of a pipeline of one or two stages after `count` uses.
+template <int kStages>
+struct PipelinePosition {
+  uint32_t count = 0;
+  __device__ __forceinline__ int Stage() const {
+    return kStages == 1 ? 0 : static_cast<int>(count & 1);
+  }
+  __device__ __forceinline__ uint32_t Phase() const {
+    return kStages == 1 ? count & 1 : count >> 1 & 1;
+  }
+  __device__ __forceinline__ void Next() { ++count; }
+};
+
+}  // namespace fathom::kernels::cuda::sm90
