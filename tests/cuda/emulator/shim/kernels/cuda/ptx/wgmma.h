@@ -1,0 +1,117 @@
+#pragma once
+// Emulated src/kernels/cuda/ptx/wgmma.h: operands are read from swizzled shared memory through
+// descriptors, with the layouts of the PTX manual.
+#include <cstdint>
+#include <vector>
+
+#include "kernels/cuda/ptx/sync.h"
+#include "kernels/cuda/ptx/tma.h"
+
+namespace fathom::kernels::cuda::ptx {
+
+enum class Major : int { kK = 0, kMn = 1 };
+
+inline uint64_t Descriptor(uint32_t shared_address, uint32_t mn_stride = 16) {
+  if (shared_address >> 18) simt::Fail("descriptor of an address past 256 KiB");
+  return 1ull << 62 | (1024ull >> 4) << 32 | static_cast<uint64_t>(mn_stride >> 4) << 16 |
+         (shared_address & 0x3ffff) >> 4;
+}
+inline uint64_t Advance(uint64_t descriptor, uint32_t bytes) { return descriptor + (bytes >> 4); }
+
+inline void WgmmaFence() {}
+inline void WgmmaCommit() { simt::CommitMatrix(); }
+template <int kPending>
+void WgmmaWait() {
+  simt::WaitMatrix(kPending);
+}
+template <int kCount>
+void WgmmaFenceRegisters(float (&)[kCount]) {}
+
+// out[i][k], i < count, k < 16.
+inline void ReadOperand(uint64_t descriptor, Major major, int count, float* out) {
+  const auto start = static_cast<uint32_t>(descriptor & 0x3fff) << 4;
+  const auto mn_stride = static_cast<uint32_t>(descriptor >> 16 & 0x3fff) << 4;
+  const auto atom_stride = static_cast<uint32_t>(descriptor >> 32 & 0x3fff) << 4;
+  for (int i = 0; i < count; ++i) {
+    for (int k = 0; k < 16; ++k) {
+      uint32_t at = 0;
+      if (major == Major::kK) {  // atoms of 8 rows x 128 bytes along i
+        at = start + static_cast<uint32_t>(i / 8) * atom_stride +
+             static_cast<uint32_t>(i % 8) * 128 + static_cast<uint32_t>(k) * 2;
+      } else {  // atoms of 8 k x 64 i; atom_stride along k, mn_stride along i
+        at = start + static_cast<uint32_t>(i / 64) * mn_stride +
+             static_cast<uint32_t>(k / 8) * atom_stride + static_cast<uint32_t>(k % 8) * 128 +
+             static_cast<uint32_t>(i % 64) * 2;
+      }
+      uint16_t bits;
+      std::memcpy(&bits, simt::SharedAt(SwizzledOffset(at, 128), 2), 2);
+      out[i * 16 + k] = __bfloat162float({bits});
+    }
+  }
+}
+
+template <int kN>
+const float* OperandB(uint64_t index, uint64_t b, Major major) {
+  return static_cast<const float*>(simt::SharedOfWarpgroup(
+      kN * 16 * sizeof(float),
+      [&](void* out) { ReadOperand(b, major, kN, static_cast<float*>(out)); }, index * 2));
+}
+
+// a0, a1: rows lane / 4 and + 8 of the warp's 16.
+template <int kN>
+void Multiply(float* d, const float* a0, const float* a1, const float* b, bool accumulate) {
+  const int lane = simt::Lane();
+  for (int j = 0; j < kN / 8; ++j) {
+    for (int c = 0; c < 2; ++c) {
+      const float* column = b + (j * 8 + lane % 4 * 2 + c) * 16;
+      float x = accumulate ? d[j * 4 + c] : 0.f;
+      float y = accumulate ? d[j * 4 + 2 + c] : 0.f;
+      for (int k = 0; k < 16; ++k) {
+        x += a0[k] * column[k];
+        y += a1[k] * column[k];
+      }
+      d[j * 4 + c] = x;
+      d[j * 4 + 2 + c] = y;
+    }
+  }
+}
+
+template <int kN, Major kMajorA, Major kMajorB>
+void WgmmaSS(float (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulate) {
+  const uint64_t index = simt::NextMatrixIndex();
+  float* to = d;
+  simt::IssueMatrix([=] {
+    const int row = simt::Warp() % 4 * 16 + simt::Lane() / 4;
+    const auto* left = static_cast<const float*>(simt::SharedOfWarpgroup(
+        64 * 16 * sizeof(float),
+        [&](void* out) { ReadOperand(a, kMajorA, 64, static_cast<float*>(out)); }, index * 2 + 1));
+    float a0[16], a1[16];
+    std::memcpy(a0, left + row * 16, sizeof(a0));
+    std::memcpy(a1, left + (row + 8) * 16, sizeof(a1));
+    Multiply<kN>(to, a0, a1, OperandB<kN>(index, b, kMajorB), accumulate);
+  });
+}
+
+// A's registers are read when the product runs: until then they may not change.
+template <int kN, Major kMajorB>
+void WgmmaRS(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
+  const uint64_t index = simt::NextMatrixIndex();
+  float* to = d;
+  const uint32_t* from = a;
+  simt::IssueMatrix([=] {
+    uint32_t all[32][4];
+    simt::GatherWarp(from, 16, all);
+    float a0[16], a1[16];
+    const int quad = simt::Lane() / 4 * 4;
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t(&r)[4] = all[quad + i];
+      a0[2 * i] = LowBf16(r[0]), a0[2 * i + 1] = HighBf16(r[0]);
+      a1[2 * i] = LowBf16(r[1]), a1[2 * i + 1] = HighBf16(r[1]);
+      a0[2 * i + 8] = LowBf16(r[2]), a0[2 * i + 9] = HighBf16(r[2]);
+      a1[2 * i + 8] = LowBf16(r[3]), a1[2 * i + 9] = HighBf16(r[3]);
+    }
+    Multiply<kN>(to, a0, a1, OperandB<kN>(index, b, kMajorB), accumulate);
+  });
+}
+
+}  // namespace fathom::kernels::cuda::ptx
