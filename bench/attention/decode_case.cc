@@ -18,11 +18,16 @@ constexpr int32_t kPoisonPage = 2147480000;
 
 bool IsLatent(const DecodeCase& shape) { return shape.dim_qk > shape.dim_v; }
 
+int64_t ElementBytes(const DecodeCase& shape) {
+  return shape.code == kernels::cuda::CacheCode::kBf16 ? 2 : 1;
+}
+
 PlaneShape MakePlane(const DecodeCase& shape, int heads, int dim, int64_t page_bytes) {
-  PlaneShape plane{.page_stride_bytes = page_bytes, .num_heads = heads, .dim = dim};
-  plane.token_stride_bytes = shape.token_major ? int64_t{heads} * dim * 2 : dim * 2;
-  plane.head_stride_bytes =
-      shape.token_major ? int64_t{dim} * 2 : int64_t{shape.page_tokens} * dim * 2;
+  const int64_t row = dim * ElementBytes(shape);
+  PlaneShape plane{
+      .page_stride_bytes = page_bytes, .num_heads = heads, .dim = dim, .code = shape.code};
+  plane.token_stride_bytes = shape.token_major ? heads * row : row;
+  plane.head_stride_bytes = shape.token_major ? row : shape.page_tokens * row;
   return plane;
 }
 
@@ -76,7 +81,9 @@ struct DecodeRun::State {
   int max_kv = 0;
   int num_tokens = 0;
   PlaneShape plane[2];
-  Buffer cache, q, q_split, out, lse, table, lengths, starts, workspace;
+  std::vector<int32_t> visited;  // tokens that count in the schedule
+  Buffer tile_lists, visited_tokens;
+  Buffer cache, scales, q, q_split, out, lse, table, lengths, starts, workspace;
 
   ReferenceInputs Inputs() const {
     ReferenceInputs in;
@@ -86,6 +93,8 @@ struct DecodeRun::State {
       in.plane[i] = plane[i];
     }
     in.latent = IsLatent(shape);
+    in.window = shape.window;
+    in.anchors = shape.anchors;
     in.page_table = table.As<int32_t>();
     in.table_stride = table_stride;
     in.page_tokens = shape.page_tokens;
@@ -136,6 +145,21 @@ DecodeRun::DecodeRun(DecodeCase shape, const ops::DecodeAttentionOptions& option
   s.num_tokens = s.query_starts.back();
   s.max_kv = *std::max_element(c.kv_lengths.begin(), c.kv_lengths.end());
 
+  s.visited = c.kv_lengths;
+  std::vector<int32_t> lists;
+  const int list_stride = (s.max_kv + 63) / 64 + 1;
+  if (c.sparse()) {
+    for (size_t b = 0; b < c.kv_lengths.size(); ++b) {
+      const int first = c.kv_lengths[b] - (s.query_starts[b + 1] - s.query_starts[b]);
+      s.visited[b] = 0;
+      for (int tile = 0; tile * 64 < c.kv_lengths[b]; ++tile) {
+        if (tile * 64 >= c.anchors && first - (tile * 64 + 63) > c.window) continue;
+        lists.push_back(tile);
+        s.visited[b] += 64;
+      }
+      lists.resize((b + 1) * static_cast<size_t>(list_stride), kPoisonPage);
+    }
+  }
   const auto plan = ops::PlanDecodeAttention({.num_sequences = count,
                                               .max_query_tokens = max_queries,
                                               .num_heads = c.num_heads,
@@ -143,7 +167,9 @@ DecodeRun::DecodeRun(DecodeCase shape, const ops::DecodeAttentionOptions& option
                                               .head_dim_qk = c.dim_qk,
                                               .head_dim_v = c.dim_v,
                                               .page_tokens = c.page_tokens,
-                                              .max_kv_tokens = std::max(s.max_kv, 1)},
+                                              .max_kv_tokens = std::max(s.max_kv, 1),
+                                              .code = c.code,
+                                              .tile_lists = c.sparse()},
                                              options, gpu);
   FATHOM_CHECK(plan.has_value(), "{}", plan.error().message);
   s.plan = *plan;
@@ -167,10 +193,29 @@ DecodeRun::DecodeRun(DecodeCase shape, const ops::DecodeAttentionOptions& option
 
   const int first_dim = IsLatent(c) ? c.dim_v : c.dim_qk;
   const int second_dim = IsLatent(c) ? c.dim_qk - c.dim_v : c.dim_v;
-  const int64_t first_bytes = int64_t{c.page_tokens} * c.num_kv_heads * first_dim * 2;
-  const int64_t page_bytes = first_bytes + int64_t{c.page_tokens} * c.num_kv_heads * second_dim * 2;
-  s.plane[0] = MakePlane(c, c.num_kv_heads, first_dim, page_bytes);
-  s.plane[1] = MakePlane(c, c.num_kv_heads, second_dim, page_bytes);
+  const bool quantised = c.code != kernels::cuda::CacheCode::kBf16;
+  const int64_t page_rows = int64_t{c.page_tokens} * c.num_kv_heads;
+  int64_t second_offset = page_rows * first_dim * ElementBytes(c);
+  int64_t page_bytes = second_offset + page_rows * second_dim * ElementBytes(c);
+  if (quantised && IsLatent(c)) {
+    // A token is 512 codes, a scale for each 128, and 64 bf16.
+    constexpr int kGroup = 128;
+    second_offset = first_dim + first_dim / kGroup * 4;
+    const int64_t token_bytes = second_offset + second_dim * 2;
+    page_bytes = page_rows * token_bytes;
+    s.plane[0] = MakePlane(c, 1, first_dim, page_bytes);
+    s.plane[0].scale_group = kGroup;
+    s.plane[1] = MakePlane(c, 1, second_dim, page_bytes);
+    s.plane[1].code = kernels::cuda::CacheCode::kBf16;
+    for (PlaneShape& plane : s.plane) {
+      plane.token_stride_bytes = plane.head_stride_bytes = token_bytes;
+    }
+  } else {
+    s.plane[0] = MakePlane(c, c.num_kv_heads, first_dim, page_bytes);
+    s.plane[1] = MakePlane(c, c.num_kv_heads, second_dim, page_bytes);
+    s.plane[0].scale_group = first_dim;
+    s.plane[1].scale_group = second_dim;
+  }
 
   s.cache = Buffer(num_pages * page_bytes);
   s.cache.Fill(0xff);  // NaN
@@ -186,11 +231,24 @@ DecodeRun::DecodeRun(DecodeCase shape, const ops::DecodeAttentionOptions& option
 
   auto& p = s.params;
   auto* base = s.cache.As<char>();
+  if (quantised && IsLatent(c)) {
+    p.scales[0] = {base + first_dim, s.plane[0].page_stride_bytes, s.plane[0].token_stride_bytes,
+                   s.plane[0].head_stride_bytes};
+    s.plane[0].scales = p.scales[0];
+  } else if (quantised) {
+    s.scales = Buffer(num_pages * page_rows * 2 * 4);
+    s.scales.Fill(0xff);
+    for (int i = 0; i < 2; ++i) {
+      p.scales[i] = {s.scales.As<float>() + i * page_rows, page_rows * 2 * 4, 4,
+                     int64_t{c.page_tokens} * 4};
+      s.plane[i].scales = p.scales[i];
+    }
+  }
   for (int i = 0; i < 2; ++i) {
-    p.plane[i] = {base + (i == 0 ? 0 : first_bytes), s.plane[i].page_stride_bytes,
+    p.plane[i] = {base + (i == 0 ? 0 : second_offset), s.plane[i].page_stride_bytes,
                   s.plane[i].token_stride_bytes, s.plane[i].head_stride_bytes};
-    FillPlane(base + (i == 0 ? 0 : first_bytes), s.plane[i], s.table.As<int32_t>(), s.table_stride,
-              c.page_tokens, s.lengths.As<int32_t>(), count, s.max_kv, 1.f,
+    FillPlane(base + (i == 0 ? 0 : second_offset), s.plane[i], s.table.As<int32_t>(),
+              s.table_stride, c.page_tokens, s.lengths.As<int32_t>(), count, s.max_kv, 1.f,
               static_cast<uint32_t>(17 + i));
   }
   FillRandom(s.q.As<void>(), q_rows * c.dim_qk, c.logit_scale * 3.f, 5);
@@ -212,6 +270,15 @@ DecodeRun::DecodeRun(DecodeCase shape, const ops::DecodeAttentionOptions& option
   p.out_head_stride = c.dim_v;
   p.lse = s.lse.As<float>();
   p.scale = 1.f / std::sqrt(static_cast<float>(IsLatent(c) ? 192 : c.dim_qk));
+  if (c.sparse()) {
+    s.tile_lists = Buffer(lists);
+    s.visited_tokens = Buffer(s.visited);
+    p.tile_lists = s.tile_lists.As<int32_t>();
+    p.tile_list_stride = list_stride;
+    p.visited_tokens = s.visited_tokens.As<int32_t>();
+    p.window = c.window;
+    p.anchors = c.anchors;
+  }
   ops::BindDecodeWorkspace(s.plan, s.workspace.As<void>(), &p);
   const Status legal = ops::CheckDecodeParams(s.plan, p);
   FATHOM_CHECK(legal.has_value(), "{}", legal.error().message);
@@ -230,10 +297,10 @@ void DecodeRun::Prepare() {
 void DecodeRun::Run() {
   state_->out.Fill(0xff);
   state_->lse.Fill(0xff);
-  CheckCuda(kernels::cuda::RunDecodeSm90(state_->shape.dim_qk, state_->shape.dim_v,
-                                         state_->plan.rows, state_->params, nullptr),
-            "RunDecodeSm90");
-  CheckCuda(cudaDeviceSynchronize(), "RunDecodeSm90");
+  CheckCuda(kernels::cuda::RunDecode(state_->shape.dim_qk, state_->shape.dim_v, state_->plan.rows,
+                                     state_->params, nullptr),
+            "RunDecode");
+  CheckCuda(cudaDeviceSynchronize(), "RunDecode");
 }
 
 std::vector<uint16_t> DecodeRun::Output() { return state_->out.Read<uint16_t>(); }
@@ -303,14 +370,14 @@ AttentionErrors DecodeRun::CompareFloat64() {
 bool DecodeRun::ScheduleMatchesHost() {
   namespace cuda = kernels::cuda;
   const State& s = *state_;
-  const int count = static_cast<int>(s.shape.kv_lengths.size());
+  const int count = static_cast<int>(s.visited.size());
   std::vector<int32_t> tiles{0};
   std::vector<int32_t> segments{0};
-  for (const int32_t length : s.shape.kv_lengths) {
+  for (const int32_t length : s.visited) {
     tiles.push_back(tiles.back() + cuda::DecodeTiles(length));
     segments.push_back(segments.back() + cuda::DecodeSegments(s.plan.split, length));
   }
-  const auto& lengths = s.shape.kv_lengths;
+  const auto& lengths = s.visited;
   const bool equal = std::all_of(lengths.begin(), lengths.end(), [&](int32_t length) {
     return cuda::DecodeTiles(length) == cuda::DecodeTiles(lengths[0]);
   });
@@ -321,7 +388,7 @@ bool DecodeRun::ScheduleMatchesHost() {
             "read parts");
   for (int i = 0; i < s.plan.num_parts; ++i) {
     const cuda::DecodePart want =
-        cuda::MakeDecodePart(s.plan.split, tiles.data(), segments.data(), s.shape.kv_lengths.data(),
+        cuda::MakeDecodePart(s.plan.split, tiles.data(), segments.data(), s.visited.data(),
                              s.query_starts.data(), count, used, i);
     const cuda::DecodePart& got = parts[static_cast<size_t>(i)];
     if (want.sequence != got.sequence || want.tile != got.tile || want.num_tiles != got.num_tiles ||
@@ -335,17 +402,22 @@ bool DecodeRun::ScheduleMatchesHost() {
 double DecodeRun::TimeUs(int repeats, L2 state) {
   return TimeCold(
       [this](cudaStream_t stream) {
-        CheckCuda(kernels::cuda::RunDecodeSm90(state_->shape.dim_qk, state_->shape.dim_v,
-                                               state_->plan.rows, state_->params, stream),
-                  "RunDecodeSm90");
+        CheckCuda(kernels::cuda::RunDecode(state_->shape.dim_qk, state_->shape.dim_v,
+                                           state_->plan.rows, state_->params, stream),
+                  "RunDecode");
       },
       repeats, state);
 }
 
 double DecodeRun::CacheBytes() const {
   const DecodeCase& c = state_->shape;
-  const double tokens = std::accumulate(c.kv_lengths.begin(), c.kv_lengths.end(), 0.0);
-  return tokens * c.num_kv_heads * 2 * (IsLatent(c) ? c.dim_qk : c.dim_qk + c.dim_v);
+  const double tokens = std::accumulate(state_->visited.begin(), state_->visited.end(), 0.0);
+  if (c.code == kernels::cuda::CacheCode::kBf16) {
+    return tokens * c.num_kv_heads * 2 * (IsLatent(c) ? c.dim_qk : c.dim_qk + c.dim_v);
+  }
+  const double token = IsLatent(c) ? c.dim_v + c.dim_v / 128 * 4 + (c.dim_qk - c.dim_v) * 2
+                                   : c.dim_qk + c.dim_v + 2 * 4;
+  return tokens * c.num_kv_heads * token;
 }
 
 double DecodeRun::Flops() const {
@@ -353,7 +425,7 @@ double DecodeRun::Flops() const {
   double pairs = 0;
   for (size_t b = 0; b < c.kv_lengths.size(); ++b) {
     const int queries = state_->query_starts[b + 1] - state_->query_starts[b];
-    for (int j = 0; j < queries; ++j) pairs += std::max(0, c.kv_lengths[b] - (queries - 1 - j));
+    for (int j = 0; j < queries; ++j) pairs += std::max(0, state_->visited[b] - (queries - 1 - j));
   }
   return 2 * pairs * c.num_heads * (c.dim_qk + c.dim_v);
 }

@@ -22,6 +22,12 @@ struct DecodeCase {
   float logit_scale = 1;              // multiplies the queries
   bool scattered = true;              // pages in a scrambled order, else one after the other
   bool token_major = true;            // [page, token, head, dim], else [page, head, token, dim]
+  kernels::cuda::CacheCode code = kernels::cuda::CacheCode::kBf16;
+  // Keys kept: p - k <= window or k < anchors, in lists of the tiles that hold them.
+  int window = INT32_MAX;
+  int anchors = 0;
+
+  bool sparse() const { return window != INT32_MAX; }
 };
 
 class DecodeRun {
@@ -38,7 +44,7 @@ class DecodeRun {
   AttentionErrors CompareFloat64();      // on the host; small shapes
   bool ScheduleMatchesHost();            // Prepare's tables are those of decode_schedule.h
   double TimeUs(int repeats, L2 state);  // Run alone
-  double CacheBytes() const;             // keys and values that must be read
+  double CacheBytes() const;             // of the tiles that must be read
   double Flops() const;
 
  private:

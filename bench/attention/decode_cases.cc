@@ -3,6 +3,8 @@
 namespace fathom::bench {
 namespace {
 
+using kernels::cuda::CacheCode;
+
 DecodeCase Gqa(int heads, int kv_heads, int dim, std::vector<int32_t> lengths) {
   return {.num_heads = heads,
           .num_kv_heads = kv_heads,
@@ -19,9 +21,21 @@ DecodeCase Mla(int heads, std::vector<int32_t> lengths) {
           .kv_lengths = std::move(lengths)};
 }
 
+const char* CodeName(const DecodeCase& c) {
+  switch (c.code) {
+    case CacheCode::kInt8:
+      return " int8";
+    case CacheCode::kE4m3:
+      return " e4m3";
+    default:
+      return "";
+  }
+}
+
 std::string Label(const DecodeCase& c) {
-  return c.dim_qk > c.dim_v ? fmt::format("mla {}h", c.num_heads)
-                            : fmt::format("gqa {}/{}h d{}", c.num_heads, c.num_kv_heads, c.dim_v);
+  return c.dim_qk > c.dim_v
+             ? fmt::format("mla {}h", c.num_heads)
+             : fmt::format("gqa {}/{}h d{}{}", c.num_heads, c.num_kv_heads, c.dim_v, CodeName(c));
 }
 
 }  // namespace
@@ -63,6 +77,51 @@ std::vector<DecodeCase> DecodeCheckCases() {
   add(Mla(16, {40000}), "one long sequence");
   add(Gqa(8, 1, 128, std::vector<int32_t>(300, 65)), "many short sequences");
   add(Mla(16, std::vector<int32_t>(300, 65)), "many short sequences");
+  for (const CacheCode code : {CacheCode::kInt8, CacheCode::kE4m3}) {
+    for (DecodeCase c : {Gqa(32, 8, 128, odd), Gqa(16, 1, 64, odd), Gqa(20, 1, 128, odd)}) {
+      c.code = code;
+      add(std::move(c), "odd lengths");
+    }
+    for (const int page : {16, 32, 128}) {
+      DecodeCase c = Gqa(8, 2, 128, odd);
+      c.code = code;
+      c.page_tokens = page;
+      add(std::move(c), fmt::format("pages of {}", page));
+    }
+    for (DecodeCase latent : {Mla(16, odd), Mla(4, odd), Mla(40, odd)}) {
+      latent.code = code;
+      latent.page_tokens = latent.num_heads == 4 ? 16 : 64;
+      add(std::move(latent), "odd lengths");
+    }
+    DecodeCase c = Mla(16, {5000, 77});
+    c.code = code;
+    c.logit_scale = 40;
+    add(c, "large logits");
+    c = Gqa(32, 8, 128, {8, 300, 129});
+    c.code = code;
+    c.query_tokens = {8, 3, 1};
+    add(c, "several query tokens");
+    c = Gqa(32, 8, 128, {5000, 77});
+    c.code = code;
+    c.logit_scale = 40;
+    add(c, "large logits");
+  }
+  add(Mla(128, {40000}), "one long sequence");
+  add(Mla(64, odd), "odd lengths");  // one row tile: no cluster
+  DecodeCase wide = Mla(128, {8, 300, 129});
+  wide.query_tokens = {4, 1, 2};
+  add(wide, "several query tokens");
+  for (const CacheCode code : {CacheCode::kBf16, CacheCode::kInt8}) {
+    for (const auto& [window, anchors] : {std::pair{100, 10}, {512, 32}, {63, 70}}) {
+      DecodeCase sparse = Gqa(8, 2, 128, {1, 700, 65, 0, 4097});
+      sparse.code = code;
+      sparse.window = window;
+      sparse.anchors = anchors;
+      sparse.page_tokens = anchors == 70 ? 128 : 64;
+      sparse.query_tokens = {1, 3, 1, 1, 2};
+      add(std::move(sparse), fmt::format("window {} + {} first", window, anchors));
+    }
+  }
   std::vector<int32_t> unequal(64, 1024);
   unequal[5] = 65536;
   add(Gqa(8, 2, 128, unequal), "1 x 64k + 63 x 1k");
@@ -88,6 +147,21 @@ std::vector<DecodeCase> DecodeTimeCases() {
   unequal[0] = 65536;
   add(Gqa(32, 8, 128, unequal), "1 x 64k + 63 x 1k");
   add(Gqa(32, 8, 64, std::vector<int32_t>(32, 8192)), "32 x 8k");
+  for (const CacheCode code : {CacheCode::kInt8, CacheCode::kE4m3}) {
+    for (const Row row : {Row{1, 8}, Row{1, 128}, Row{8, 8}, Row{32, 8}, Row{16, 32}}) {
+      DecodeCase c = Gqa(32, 8, 128, std::vector<int32_t>(row.batch, row.context_k * 1024));
+      c.code = code;
+      add(std::move(c), fmt::format("{} x {}k", row.batch, row.context_k));
+    }
+    for (const Row row : {Row{1, 8}, Row{1, 128}, Row{8, 8}, Row{32, 8}, Row{128, 8}}) {
+      DecodeCase c = Mla(16, std::vector<int32_t>(row.batch, row.context_k * 1024));
+      c.code = code;
+      add(std::move(c), fmt::format("{} x {}k", row.batch, row.context_k));
+    }
+    DecodeCase narrow = Gqa(32, 8, 64, std::vector<int32_t>(32, 8192));
+    narrow.code = code;
+    add(std::move(narrow), "32 x 8k");
+  }
   for (const Row row : {Row{1, 128}, Row{8, 8}, Row{32, 8}, Row{64, 4}, Row{128, 2}, Row{16, 32}}) {
     DecodeCase in_order = Gqa(32, 8, 128, std::vector<int32_t>(row.batch, row.context_k * 1024));
     in_order.scattered = false;
@@ -95,6 +169,10 @@ std::vector<DecodeCase> DecodeTimeCases() {
     add(std::move(in_order),
         fmt::format("{} x {}k, head-major, pages in order", row.batch, row.context_k));
   }
+  DecodeCase sparse = Gqa(32, 8, 128, std::vector<int32_t>(32, 65536));
+  sparse.window = 4096;
+  sparse.anchors = 32;
+  add(std::move(sparse), "32 x 64k, window 4096 + 32 first");
   for (const int heads : {16, 128}) {
     for (const Row row : {Row{1, 8}, Row{1, 32}, Row{1, 128}, Row{8, 8}, Row{32, 8}, Row{128, 4},
                           Row{128, 8}, Row{16, 32}}) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "device.h"
+#include "kernels/cuda/fp8.h"
 
 namespace fathom::bench {
 namespace {
@@ -15,19 +16,52 @@ __device__ float Noise(uint64_t index, uint32_t seed) {
   return static_cast<float>(static_cast<uint32_t>(x >> 32)) * (2.f / 4294967296.f) - 1.f;
 }
 
-__device__ __nv_bfloat16* Row(const void* base, const PlaneShape& plane, const int32_t* page_table,
-                              int table_stride, int page_tokens, int sequence, int token,
-                              int head) {
-  const int64_t page = page_table[int64_t{sequence} * table_stride + token / page_tokens];
-  return reinterpret_cast<__nv_bfloat16*>(
-      const_cast<char*>(static_cast<const char*>(base)) + page * plane.page_stride_bytes +
-      token % page_tokens * plane.token_stride_bytes + head * plane.head_stride_bytes);
+using kernels::cuda::CacheCode;
+
+__device__ int64_t Offset(int64_t page, int in_page, int head, int64_t page_stride,
+                          int64_t token_stride, int64_t head_stride) {
+  return page * page_stride + in_page * token_stride + head * head_stride;
 }
 
-__device__ const __nv_bfloat16* Row(const ReferenceInputs& in, int plane, int sequence, int token,
-                                    int head) {
-  return Row(in.base[plane], in.plane[plane], in.page_table, in.table_stride, in.page_tokens,
-             sequence, token, head);
+// A row of a plane, whatever it is stored as.
+struct Row {
+  char* elements = nullptr;
+  float* scales = nullptr;
+  int scale_group = 1;
+  CacheCode code = CacheCode::kBf16;
+
+  __device__ float operator[](int i) const {
+    if (code == CacheCode::kBf16) {
+      return __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(elements)[i]);
+    }
+    const auto byte = reinterpret_cast<const uint8_t*>(elements)[i];
+    const float value = code == CacheCode::kInt8 ? static_cast<float>(static_cast<int8_t>(byte))
+                                                 : kernels::cuda::DecodeE4m3(byte);
+    return value * scales[i / scale_group];
+  }
+};
+
+__device__ Row RowOf(const void* base, const PlaneShape& plane, const int32_t* page_table,
+                     int table_stride, int page_tokens, int sequence, int token, int head) {
+  const int64_t page = page_table[int64_t{sequence} * table_stride + token / page_tokens];
+  Row row;
+  row.code = plane.code;
+  row.elements = const_cast<char*>(static_cast<const char*>(base)) +
+                 Offset(page, token % page_tokens, head, plane.page_stride_bytes,
+                        plane.token_stride_bytes, plane.head_stride_bytes);
+  if (plane.code != CacheCode::kBf16) {
+    row.scale_group = plane.scale_group;
+    row.scales = reinterpret_cast<float*>(
+        const_cast<char*>(static_cast<const char*>(plane.scales.base)) +
+        Offset(page, token % page_tokens, head, plane.scales.page_stride_bytes,
+               plane.scales.token_stride_bytes, plane.scales.head_stride_bytes));
+  }
+  return row;
+}
+
+__device__ Row RowOf(const ReferenceInputs& in, int plane, int sequence, int token, int head) {
+  return RowOf(in.base[plane], in.plane[plane], in.page_table, in.table_stride, in.page_tokens,
+               sequence, token, head);
 }
 
 __global__ void FillPlaneKernel(void* base, PlaneShape plane, const int32_t* page_table,
@@ -37,11 +71,24 @@ __global__ void FillPlaneKernel(void* base, PlaneShape plane, const int32_t* pag
   const int token = static_cast<int>(blockIdx.x);
   if (token >= kv_lengths[sequence]) return;
   for (int i = static_cast<int>(threadIdx.x); i < plane.num_heads * plane.dim; i += blockDim.x) {
-    __nv_bfloat16* row =
-        Row(base, plane, page_table, table_stride, page_tokens, sequence, token, i / plane.dim);
+    const Row row =
+        RowOf(base, plane, page_table, table_stride, page_tokens, sequence, token, i / plane.dim);
     const uint64_t index =
         (uint64_t{blockIdx.y} << 40) + uint64_t{blockIdx.x} * plane.num_heads * plane.dim + i;
-    row[i % plane.dim] = __float2bfloat16_rn(scale * Noise(index, seed));
+    const float value = Noise(index, seed);
+    const int at = i % plane.dim;
+    if (plane.code == CacheCode::kBf16) {
+      reinterpret_cast<__nv_bfloat16*>(row.elements)[at] = __float2bfloat16_rn(scale * value);
+      continue;
+    }
+    const bool int8 = plane.code == CacheCode::kInt8;
+    const float largest = int8 ? 127.f : kernels::cuda::kE4m3Max;
+    reinterpret_cast<uint8_t*>(row.elements)[at] =
+        int8 ? static_cast<uint8_t>(__float2int_rn(value * largest))
+             : kernels::cuda::EncodeE4m3(value * largest);
+    if (at % plane.scale_group == 0) {
+      row.scales[at / plane.scale_group] = scale * (1.f + 0.5f * Noise(index, seed + 1)) / largest;
+    }
   }
 }
 
@@ -81,17 +128,20 @@ __global__ void ScoresKernel(ReferenceInputs in, const QueryRow* rows, float* sc
   const int first = in.latent ? in.dim_v : in.dim_qk;  // elements of plane 0
   for (int key = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) / 32; key < visible;
        key += static_cast<int>(gridDim.x * blockDim.x) / 32) {
-    const __nv_bfloat16* k = Row(in, 0, row.sequence, key, kv_head);
+    Row k = RowOf(in, 0, row.sequence, key, kv_head);
     float sum = 0;
-    for (int i = lane; i < first; i += 32) sum += __bfloat162float(q[i]) * __bfloat162float(k[i]);
+    for (int i = lane; i < first; i += 32) sum += __bfloat162float(q[i]) * k[i];
     if (in.latent) {
-      k = Row(in, 1, row.sequence, key, 0);
+      k = RowOf(in, 1, row.sequence, key, 0);
       for (int i = lane; i < in.dim_qk - first; i += 32) {
-        sum += __bfloat162float(q[first + i]) * __bfloat162float(k[i]);
+        sum += __bfloat162float(q[first + i]) * k[i];
       }
     }
     for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
-    if (lane == 0) scores[int64_t{blockIdx.y} * in.max_kv_tokens + key] = sum * in.scale;
+    const bool seen = visible - 1 - key <= in.window || key < in.anchors;
+    if (lane == 0) {
+      scores[int64_t{blockIdx.y} * in.max_kv_tokens + key] = seen ? sum * in.scale : -INFINITY;
+    }
   }
 }
 
@@ -133,8 +183,7 @@ __global__ void ValuesKernel(ReferenceInputs in, const QueryRow* rows, float* sc
   for (int d = static_cast<int>(threadIdx.x); d < in.dim_v; d += blockDim.x) {
     float total = 0;
     for (int key = 0; key < visible; ++key) {
-      total += p[key] * __bfloat162float(
-                            Row(in, in.latent ? 0 : 1, row.sequence, key, row.head / in.group)[d]);
+      total += p[key] * RowOf(in, in.latent ? 0 : 1, row.sequence, key, row.head / in.group)[d];
     }
     out[int64_t{blockIdx.x} * in.dim_v + d] = visible > 0 ? total / sum : 0.f;
   }

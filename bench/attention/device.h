@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/decode_params.h"
+
 namespace fathom::bench {
 
 void CheckCuda(cudaError_t status, const char* what);  // aborts with the runtime's words
@@ -61,16 +63,21 @@ enum class L2 { kDirty, kClean };
 // Median microseconds of `work`, captured into a graph once and replayed with a cold L2.
 double TimeCold(const std::function<void(cudaStream_t)>& work, int repeats, L2 state);
 
-// A paged cache plane as values see it: row (sequence, token, head) of `dim` bf16.
+// A paged cache plane as values see it: row (sequence, token, head) of `dim` elements, bf16 or
+// codes with a scale.
 struct PlaneShape {
   int64_t page_stride_bytes = 0;
   int64_t token_stride_bytes = 0;
   int64_t head_stride_bytes = 0;
   int num_heads = 0;
   int dim = 0;
+  kernels::cuda::CacheCode code = kernels::cuda::CacheCode::kBf16;
+  kernels::cuda::PagedPlane scales;
+  int scale_group = 0;  // elements that share one
 };
 
-// Pseudo-random bf16 in (-1, 1) times `scale`, in every row that holds a token.
+// Pseudo-random values in (-1, 1) times `scale`, in every row that holds a token; where the plane
+// is quantised, with scales that vary by a factor of three.
 void FillPlane(void* base, const PlaneShape& plane, const int32_t* page_table, int table_stride,
                int page_tokens, const int32_t* kv_lengths, int num_sequences, int max_kv_tokens,
                float scale, uint32_t seed);
@@ -92,6 +99,8 @@ struct ReferenceInputs {
   PlaneShape plane[2];
   bool latent = false;
   bool causal = true;
+  int window = INT32_MAX;  // causal: key k is seen from p when p - k <= window or k < anchors
+  int anchors = 0;
   const int32_t* page_table = nullptr;
   int table_stride = 0;
   int page_tokens = 0;

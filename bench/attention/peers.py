@@ -27,6 +27,15 @@ PREFILL = [(16, 1024, 32, 8, 128, 128, True), (8, 2048, 32, 8, 128, 128, True),
            (1, 32768, 16, 16, 192, 128, True), (1, 8192, 128, 128, 192, 128, True)]
 
 
+# batch, length, heads, head dim, causal
+BACKWARD = [(batch, length, heads, dim, causal) for causal in (True, False)
+            for batch, length, heads, dim in ((4, 2048, 16, 128), (2, 4096, 16, 128),
+                                              (1, 8192, 16, 128), (4, 2048, 32, 64),
+                                              (2, 4096, 32, 64))]
+# keys kept, causal: q - k <= window or k < anchors
+WINDOW, ANCHORS, WINDOW_LENGTHS = 512, 32, (16384, 65536)
+
+
 def time_cold(work, repeats, flush):
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
@@ -52,7 +61,7 @@ def time_cold(work, repeats, flush):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=21)
-    parser.add_argument("--op", choices=["decode", "prefill"])
+    parser.add_argument("--op", choices=["decode", "prefill", "window", "backward"])
     parser.add_argument("--json")
     args = parser.parse_args()
     flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
@@ -75,14 +84,14 @@ def main():
         return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
 
     print(f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}")
-    if args.op != "prefill":
+    if args.op in (None, "decode"):
         for batch, context in DECODE:
             q, k, v = (tensor(batch, 32, 1, 128), tensor(batch, 8, context, 128),
                        tensor(batch, 8, context, 128))
             measure(f"gqa 32/8h d128 {batch} x {context // 1024}k",
                     lambda: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
                     k.numel() * 4e-9, batch * 32 * context * 512e-12)
-    if args.op != "decode":
+    if args.op in (None, "prefill"):
         for batch, length, heads, kv_heads, dim, dim_v, causal in PREFILL:
             q, k, v = (tensor(batch, heads, length, dim), tensor(batch, kv_heads, length, dim),
                        tensor(batch, kv_heads, length, dim_v))
@@ -93,6 +102,43 @@ def main():
                     lambda: F.scaled_dot_product_attention(q, k, v, is_causal=causal,
                                                            enable_gqa=True),
                     0, 2e-12 * batch * pairs * heads * (dim + dim_v))
+    if args.op in (None, "window"):
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+        compiled = torch.compile(flex_attention)
+
+        def keep(_, __, q_index, k_index):
+            near = (q_index - k_index <= WINDOW) | (k_index < ANCHORS)
+            return near & (q_index >= k_index)
+
+        for length in WINDOW_LENGTHS:
+            q, k, v = (tensor(1, heads, length, 128) for heads in (32, 8, 8))
+            mask = create_block_mask(keep, None, None, length, length, device="cuda")
+            us = time_cold(lambda: compiled(q, k, v, block_mask=mask, enable_gqa=True),
+                           args.repeats, flush)
+            shape = f"32/8h d128 causal 1 x {length}, window {WINDOW} + {ANCHORS} first"
+            rows.append({"shape": shape, "peer": "flex_attention", "us": us})
+            print(f"{shape:36} flex       {us:9.1f} us")
+    if args.op in (None, "backward"):
+        for batch, length, heads, dim, causal in BACKWARD:
+            q, k, v = (tensor(batch, heads, length, dim).requires_grad_() for _ in range(3))
+            with sdpa_kernel([SDPBackend.FLASH_ATTENTION]):
+                out = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+            gradient = torch.randn_like(out)
+            times = []
+            for i in range(args.repeats + 3):  # autograd's stream: no graph; launches are hidden
+                flush.fill_(i)
+                start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                start.record()
+                torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True)
+                stop.record()
+                torch.cuda.synchronize()
+                times.append(start.elapsed_time(stop) * 1e3)
+            us = statistics.median(times[3:])
+            pairs = length * (length + 1) / 2 if causal else length * length
+            shape = f"backward {heads}h d{dim} {'causal' if causal else 'full'} {batch} x {length}"
+            tflops = 10e-12 * batch * pairs * heads * dim / us * 1e6
+            rows.append({"shape": shape, "peer": "torch FA2", "us": us, "tflops": tflops})
+            print(f"{shape:36} torch FA2  {us:9.1f} us {tflops:6.1f} TFLOP/s")
     if args.json:
         with open(args.json, "w") as out:
             json.dump({"schema": "fathom.bench.peers/1", "torch": torch.__version__,

@@ -20,7 +20,7 @@ struct PrefillRun::State {
   Buffer k, v, q, out, lse, table, kv_starts, lengths, starts, workspace;
 };
 
-PrefillRun::PrefillRun(PrefillCase shape, const ops::PrefillTuning& tuning,
+PrefillRun::PrefillRun(PrefillCase shape, const ops::PrefillAttentionOptions& options,
                        const ops::GpuLimits& gpu)
     : state_(std::make_unique<State>()) {
   State& s = *state_;
@@ -40,8 +40,10 @@ PrefillRun::PrefillRun(PrefillCase shape, const ops::PrefillTuning& tuning,
                                                .head_dim_qk = c.dim_qk,
                                                .head_dim_v = c.dim_v,
                                                .page_tokens = c.page_tokens,
-                                               .causal = c.causal},
-                                              tuning, gpu);
+                                               .causal = c.causal,
+                                               .window = c.window,
+                                               .anchors = c.anchors},
+                                              options, gpu);
   FATHOM_CHECK(plan.has_value(), "{}", plan.error().message);
   s.plan = *plan;
 
@@ -128,9 +130,9 @@ void PrefillRun::Run() {
   s.lse.Fill(0xff);
   CheckCuda(kernels::cuda::PreparePrefill(s.params, s.plan.rows, s.max_kv, nullptr),
             "PreparePrefill");
-  CheckCuda(kernels::cuda::RunPrefillSm90(s.shape.dim_qk, s.shape.dim_v, s.params, nullptr),
-            "RunPrefillSm90");
-  CheckCuda(cudaDeviceSynchronize(), "RunPrefillSm90");
+  CheckCuda(kernels::cuda::RunPrefill(s.shape.dim_qk, s.shape.dim_v, s.params, nullptr),
+            "RunPrefill");
+  CheckCuda(cudaDeviceSynchronize(), "RunPrefill");
 }
 
 std::vector<uint16_t> PrefillRun::Output() { return state_->out.Read<uint16_t>(); }
@@ -144,6 +146,8 @@ AttentionErrors PrefillRun::CompareFloat32(int max_rows) {
   in.plane[0] = s.plane[0];
   in.plane[1] = s.plane[1];
   in.causal = s.shape.causal;
+  in.window = s.shape.window;
+  in.anchors = s.shape.anchors;
   // Contiguous rows are pages of one token for the reference.
   in.page_table = s.table.As<int32_t>();
   in.table_stride = s.table_stride;
@@ -184,8 +188,8 @@ double PrefillRun::TimeUs(int repeats, L2 l2) {
   const State& s = *state_;
   return TimeCold(
       [&s](cudaStream_t stream) {
-        CheckCuda(kernels::cuda::RunPrefillSm90(s.shape.dim_qk, s.shape.dim_v, s.params, stream),
-                  "RunPrefillSm90");
+        CheckCuda(kernels::cuda::RunPrefill(s.shape.dim_qk, s.shape.dim_v, s.params, stream),
+                  "RunPrefill");
       },
       repeats, l2);
 }
@@ -196,6 +200,13 @@ double PrefillRun::Flops() const {
   for (size_t b = 0; b < c.kv_lengths.size(); ++b) {
     const double keys = c.kv_lengths[b];
     const double queries = c.query_tokens[b];
+    if (c.window != INT32_MAX) {
+      for (double p = keys - queries; p < keys; ++p) {
+        const double low = std::max(0.0, p - c.window);
+        pairs += p - low + 1 + std::min<double>(low, c.anchors);
+      }
+      continue;
+    }
     pairs += c.causal ? queries * keys - queries * (queries - 1) / 2 : queries * keys;
   }
   return 2 * pairs * c.num_heads * (c.dim_qk + c.dim_v);
@@ -238,6 +249,20 @@ std::vector<PrefillCase> PrefillCheckCases() {
     chunk.name += ", paged";
     cases.push_back(chunk);
   }
+  for (const auto& [window, anchors] : {std::pair{100, 10}, {512, 32}, {63, 0}, {300, 400}}) {
+    PrefillCase c = Make(4, 2, 128, 128, true, {2000, 1, 700},
+                         fmt::format("window {} + {} first", window, anchors));
+    c.window = window;
+    c.anchors = anchors;
+    cases.push_back(c);
+    c = Make(4, 4, 64, 64, true, {2000, 300},
+             fmt::format("window {} + {} first, chunks, paged", window, anchors));
+    c.query_tokens = {500, 7};
+    c.page_tokens = 64;
+    c.window = window;
+    c.anchors = anchors;
+    cases.push_back(c);
+  }
   PrefillCase large = Make(4, 2, 128, 128, true, {2000}, "large logits");
   large.logit_scale = 40;
   cases.push_back(large);
@@ -270,6 +295,13 @@ std::vector<PrefillCase> PrefillTimeCases() {
     cases.push_back(Make(16, 16, 192, 128, true, same(1, length), fmt::format("1 x {}", length)));
   }
   cases.push_back(Make(128, 128, 192, 128, true, same(1, 8192), "1 x 8192"));
+  for (const int length : {16384, 65536}) {
+    PrefillCase c = Make(32, 8, 128, 128, true, same(1, length),
+                         fmt::format("1 x {}, window 512 + 32 first", length));
+    c.window = 512;
+    c.anchors = 32;
+    cases.push_back(c);
+  }
   return cases;
 }
 

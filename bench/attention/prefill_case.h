@@ -17,6 +17,8 @@ struct PrefillCase {
   int dim_qk = 0;
   int dim_v = 0;
   bool causal = true;
+  int window = INT32_MAX;  // keys kept: q - k <= window or k < anchors
+  int anchors = 0;
   int page_tokens = 0;  // 0: contiguous
   std::vector<int32_t> kv_lengths;
   std::vector<int32_t> query_tokens;  // empty: as many as keys
@@ -25,7 +27,8 @@ struct PrefillCase {
 
 class PrefillRun {
  public:
-  PrefillRun(PrefillCase shape, const ops::PrefillTuning& tuning, const ops::GpuLimits& gpu);
+  PrefillRun(PrefillCase shape, const ops::PrefillAttentionOptions& options,
+             const ops::GpuLimits& gpu);
   ~PrefillRun();
 
   const ops::PrefillAttentionPlan& plan() const;

@@ -5,30 +5,36 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
 
+#include "backward_case.h"
 #include "base/write_file.h"
 #include "decode_cases.h"
 #include "device.h"
 #include "prefill_case.h"
+#include "writer_case.h"
 
 namespace fathom::bench {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr double kTolerance = 5e-3;     // bf16 output and probabilities, relative in norm
-constexpr double kLseTolerance = 1e-3;  // float32 sums of bf16 products
-constexpr double kReadCeiling = 4360;   // GB/s, a float32 reduction under the same cold L2
+constexpr double kTolerance = 5e-3;          // bf16 output and probabilities, relative in norm
+constexpr double kGradientTolerance = 1e-2;  // sums of products of two rounded factors
+constexpr double kLseTolerance = 1e-3;       // float32 sums of bf16 products
+constexpr double kReadCeiling = 4360;        // GB/s, a float32 reduction under the same cold L2
 
 struct Variant {
   const char* name;
   ops::DecodeAttentionOptions options;
 };
 
-const Variant kVariants[] = {
-    {"balanced", {ops::Reduction::kBalanced, {}}},
-    {"batch-invariant", {ops::Reduction::kBatchInvariant, {}}},
-    {"spans", {ops::Reduction::kSpans, {}}},
+constexpr Variant kVariants[] = {
+    {"balanced", {ops::Reduction::kBalanced}},
+    {"batch-invariant", {ops::Reduction::kBatchInvariant}},
+    {"spans", {ops::Reduction::kSpans}},
+    {"free warps", {ops::Reduction::kBalanced, ops::DecodeKernel::kWarps}},
+    {"portable", {.portable = true}},
 };
 
 // Rows of a kv head, as the tuning table counts them.
@@ -38,26 +44,50 @@ int RowsOf(const DecodeCase& c) {
   return queries * (c.num_heads / c.num_kv_heads);
 }
 
-bool Wanted(const std::string& name, const std::string& only) {
-  return only.empty() || name.find(only) != std::string::npos;
+// Which cases are asked for.
+struct Filter {
+  std::string name;    // part of it; empty: all
+  bool small = false;  // those that a sanitizer gets through
+
+  bool Wants(const std::string& case_name, int64_t tokens) const {
+    constexpr int64_t kSmallTokens = 5500;
+    return case_name.find(name) != std::string::npos && (!small || tokens <= kSmallTokens);
+  }
+};
+
+int64_t Sum(const std::vector<int32_t>& lengths) {
+  return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+}
+
+// Quantised caches have one kind of kernel, latent ones the other.
+bool Applies(const Variant& variant, const DecodeCase& shape) {
+  const bool any_shape =
+      variant.options.kernel == ops::DecodeKernel::kAuto && !variant.options.portable;
+  if (shape.sparse()) return any_shape && variant.options.reduction == ops::Reduction::kBalanced;
+  return any_shape ||
+         (shape.code == kernels::cuda::CacheCode::kBf16 && shape.dim_qk == shape.dim_v);
 }
 
 // Every case in every variant, against float32 on the GPU (and float64 on the host where small),
 // twice for equal bits.
-int CheckDecode(const ops::GpuLimits& gpu, const std::string& only, Json& json) {
+int CheckDecode(const ops::GpuLimits& gpu, const Filter& filter, Json& json) {
   int failures = 0;
   for (const DecodeCase& shape : DecodeCheckCases()) {
-    if (!Wanted(shape.name, only)) continue;
+    if (!filter.Wants(shape.name, Sum(shape.kv_lengths))) continue;
     double worst = 0;
     double worst_lse = 0;
     std::string wrong;
     for (const Variant& variant : kVariants) {
+      if (!Applies(variant, shape)) continue;
       DecodeRun run(shape, variant.options, gpu);
       run.Prepare();
       run.Run();
       const auto first = run.Output();
       std::vector<AttentionErrors> errors{run.CompareFloat32()};
-      if (run.Flops() < 3e8) errors.push_back(run.CompareFloat64());
+      const bool plain = shape.code == kernels::cuda::CacheCode::kBf16 && !shape.sparse();
+      if (run.Flops() < 3e8 && plain) {
+        errors.push_back(run.CompareFloat64());
+      }
       for (const AttentionErrors& e : errors) {
         worst = std::max(worst, e.out);
         worst_lse = std::max(worst_lse, e.lse);
@@ -76,7 +106,7 @@ int CheckDecode(const ops::GpuLimits& gpu, const std::string& only, Json& json) 
     json["checks"].push_back(
         {{"case", shape.name}, {"error", worst}, {"lse_error", worst_lse}, {"ok", wrong.empty()}});
   }
-  if (!only.empty()) return failures;
+  if (!filter.name.empty() || filter.small) return failures;
   // A sequence's bits may not depend on its batch: alone and among others.
   for (const ops::Reduction reduction : {ops::Reduction::kBatchInvariant, ops::Reduction::kSpans}) {
     for (const bool latent : {false, true}) {
@@ -109,59 +139,145 @@ int CheckDecode(const ops::GpuLimits& gpu, const std::string& only, Json& json) 
   return failures;
 }
 
-int CheckPrefill(const ops::GpuLimits& gpu, const std::string& only, Json& json) {
+constexpr struct {
+  const char* name;
+  ops::PrefillAttentionOptions options;
+} kPrefillVariants[] = {{"", {}}, {", portable", {.portable = true}}};
+
+int CheckPrefill(const ops::GpuLimits& gpu, const Filter& filter, Json& json) {
   int failures = 0;
   for (const PrefillCase& shape : PrefillCheckCases()) {
-    if (!Wanted(shape.name, only)) continue;
-    PrefillRun run(shape, {}, gpu);
-    run.Run();
-    const auto first = run.Output();
-    const AttentionErrors errors = run.CompareFloat32(4096);
-    run.Run();
-    const bool same = run.Output() == first;
-    const bool ok =
-        errors.finite && errors.out <= kTolerance && errors.lse <= kLseTolerance && same;
-    failures += ok ? 0 : 1;
-    fmt::print("prefill {:<44} {:>9.2e} {:>9.2e} {}{}\n", shape.name, errors.out, errors.lse,
-               ok ? "ok" : "FAILED", same ? "" : ", bits differ");
-    json["checks"].push_back({{"case", "prefill " + shape.name},
-                              {"error", errors.out},
-                              {"lse_error", errors.lse},
-                              {"ok", ok}});
+    for (const auto& variant : kPrefillVariants) {
+      const std::string name = "prefill " + shape.name + variant.name;
+      if (!filter.Wants(name, 3 * Sum(shape.kv_lengths))) continue;
+      PrefillRun run(shape, variant.options, gpu);
+      run.Run();
+      const auto first = run.Output();
+      const AttentionErrors errors = run.CompareFloat32(4096);
+      run.Run();
+      const bool same = run.Output() == first;
+      const bool ok =
+          errors.finite && errors.out <= kTolerance && errors.lse <= kLseTolerance && same;
+      failures += ok ? 0 : 1;
+      fmt::print("{:<66} {:>9.2e} {:>9.2e} {}{}\n", name, errors.out, errors.lse,
+                 ok ? "ok" : "FAILED", same ? "" : ", bits differ");
+      json["checks"].push_back(
+          {{"case", name}, {"error", errors.out}, {"lse_error", errors.lse}, {"ok", ok}});
+    }
   }
   return failures;
 }
 
 void TimePrefill(const ops::GpuLimits& gpu, const ops::TuningTable& tuning, int repeats,
-                 const std::string& only, Json& json) {
-  fmt::print("{:<40} {:>9} {:>8} {:>9}\n", "prefill shape", "us", "TFLOP/s", "error");
+                 const Filter& filter, Json& json) {
+  fmt::print("{:<56} {:>9} {:>8} {:>9}\n", "prefill shape", "us", "TFLOP/s", "error");
   for (const PrefillCase& shape : PrefillTimeCases()) {
-    if (!Wanted(shape.name, only)) continue;
-    PrefillRun run(shape, tuning.Prefill(shape.dim_qk, shape.dim_v), gpu);
+    for (const auto& variant : kPrefillVariants) {
+      const std::string name = shape.name + variant.name;
+      if (!filter.Wants(name, Sum(shape.kv_lengths))) continue;
+      ops::PrefillAttentionOptions options = variant.options;
+      options.tuning = tuning.Prefill(shape.dim_qk, shape.dim_v);
+      PrefillRun run(shape, options, gpu);
+      run.Run();
+      const AttentionErrors errors = run.CompareFloat32(512);
+      if (!errors.finite || !(errors.out <= kTolerance)) {
+        fmt::print("{:<56} wrong: error {:.2e}\n", name, errors.out);
+        continue;
+      }
+      const double us = run.TimeUs(repeats, L2::kDirty);
+      const double tflops = run.Flops() / us * 1e-6;
+      fmt::print("{:<56} {:>9.1f} {:>8.1f} {:>9.2e}\n", name, us, tflops, errors.out);
+      json["prefill"].push_back({{"shape", name},
+                                 {"us", us},
+                                 {"tflops", tflops},
+                                 {"error", errors.out},
+                                 {"plan", run.plan().Describe()}});
+    }
+  }
+}
+
+int CheckWriter(const ops::GpuLimits& gpu, const Filter& filter, Json& json) {
+  int failures = 0;
+  for (const WriterCase& shape : WriterCheckCases()) {
+    if (!filter.Wants(shape.name, Sum(shape.kv_lengths))) continue;
+    WriterRun run(shape, gpu);
     run.Run();
-    const AttentionErrors errors = run.CompareFloat32(512);
-    if (!errors.finite || !(errors.out <= kTolerance)) {
-      fmt::print("{:<40} wrong: error {:.2e}\n", shape.name, errors.out);
+    const WriterErrors errors = run.Compare();
+    const bool ok = errors.worst <= 1 && errors.stray == 0;
+    failures += ok ? 0 : 1;
+    fmt::print("{:<66} {:>9.3f} of its bound, {} stray bytes {}\n", shape.name, errors.worst,
+               errors.stray, ok ? "ok" : "FAILED");
+    json["checks"].push_back(
+        {{"case", shape.name}, {"error_over_bound", errors.worst}, {"ok", ok}});
+  }
+  return failures;
+}
+
+void TimeWriter(const ops::GpuLimits& gpu, int repeats, const Filter& filter, Json& json) {
+  fmt::print("{:<56} {:>9} {:>8}\n", "cache write", "us", "GB/s");
+  for (const WriterCase& shape : WriterTimeCases()) {
+    if (!filter.Wants(shape.name, Sum(shape.kv_lengths))) continue;
+    WriterRun run(shape, gpu);
+    run.Run();
+    const WriterErrors errors = run.Compare();
+    if (!(errors.worst <= 1) || errors.stray != 0) {
+      fmt::print("{:<56} wrong: {:.2f} of the bound, {} stray bytes\n", shape.name, errors.worst,
+                 errors.stray);
+      continue;
+    }
+    const double us = run.TimeUs(repeats, L2::kDirty);
+    const double gbs = run.Bytes() / us * 1e-3;
+    fmt::print("{:<56} {:>9.1f} {:>8.0f}\n", shape.name, us, gbs);
+    json["write"].push_back({{"shape", shape.name}, {"us", us}, {"gb_per_s", gbs}});
+  }
+}
+
+int CheckBackward(const ops::GpuLimits& gpu, const Filter& filter, Json& json) {
+  int failures = 0;
+  for (const BackwardCase& shape : BackwardCheckCases()) {
+    if (!filter.Wants(shape.name, int64_t{25} * shape.batch * shape.length)) continue;
+    BackwardRun run(shape, gpu);
+    run.Run();
+    const auto first = run.Output();
+    const GradientErrors errors = run.Compare(200);
+    run.Run();
+    const bool same = run.Output() == first;
+    const bool ok = errors.Worst() <= kGradientTolerance && same;
+    failures += ok ? 0 : 1;
+    fmt::print("{:<66} dq {:>9.2e} dk {:>9.2e} dv {:>9.2e} {}{}\n", shape.name, errors.d_q,
+               errors.d_k, errors.d_v, ok ? "ok" : "FAILED", same ? "" : ", bits differ");
+    json["checks"].push_back({{"case", shape.name}, {"error", errors.Worst()}, {"ok", ok}});
+  }
+  return failures;
+}
+
+void TimeBackward(const ops::GpuLimits& gpu, int repeats, const Filter& filter, Json& json) {
+  fmt::print("{:<56} {:>9} {:>8} {:>9}\n", "backward shape", "us", "TFLOP/s", "error");
+  for (const BackwardCase& shape : BackwardTimeCases()) {
+    if (!filter.Wants(shape.name, int64_t{25} * shape.batch * shape.length)) continue;
+    BackwardRun run(shape, gpu);
+    run.Run();
+    const GradientErrors errors = run.Compare(4);
+    if (!(errors.Worst() <= kGradientTolerance)) {
+      fmt::print("{:<56} wrong: error {:.2e}\n", shape.name, errors.Worst());
       continue;
     }
     const double us = run.TimeUs(repeats, L2::kDirty);
     const double tflops = run.Flops() / us * 1e-6;
-    fmt::print("{:<40} {:>9.1f} {:>8.1f} {:>9.2e}\n", shape.name, us, tflops, errors.out);
-    json["prefill"].push_back({{"shape", shape.name},
-                               {"us", us},
-                               {"tflops", tflops},
-                               {"error", errors.out},
-                               {"plan", run.plan().Describe()}});
+    fmt::print("{:<56} {:>9.1f} {:>8.1f} {:>9.2e}\n", shape.name, us, tflops, errors.Worst());
+    json["backward"].push_back(
+        {{"shape", shape.name}, {"us", us}, {"tflops", tflops}, {"error", errors.Worst()}});
   }
 }
 
 void TimeDecode(const ops::GpuLimits& gpu, const ops::TuningTable& tuning, int repeats,
-                const std::string& only, Json& json) {
+                const Filter& filter, Json& json) {
   fmt::print("{:<50} {:<16} {:>9} {:>9} {:>8} {:>6} {:>8} {:>9}\n", "shape", "variant", "us",
              "us clean", "GB/s", "% read", "TFLOP/s", "error");
   for (const DecodeCase& shape : DecodeTimeCases()) {
-    if (!Wanted(shape.name, only)) continue;
+    if (!filter.Wants(shape.name, Sum(shape.kv_lengths))) continue;
     for (const Variant& variant : kVariants) {
+      if (!Applies(variant, shape)) continue;
       ops::DecodeAttentionOptions options = variant.options;
       options.tuning = tuning.Decode(shape.dim_qk, shape.dim_v, RowsOf(shape));
       DecodeRun run(shape, options, gpu);
@@ -212,7 +328,7 @@ struct Search {
   }
 };
 
-void TuneDecode(const ops::GpuLimits& gpu, int repeats, const std::string& only,
+void TuneDecode(const ops::GpuLimits& gpu, int repeats, const Filter& filter,
                 ops::TuningTable* table) {
   struct Family {
     int dim_qk, dim_v, rows;
@@ -220,7 +336,7 @@ void TuneDecode(const ops::GpuLimits& gpu, int repeats, const std::string& only,
   };
   std::vector<Family> families;
   for (const DecodeCase& shape : DecodeTimeCases()) {
-    if (!Wanted(shape.name, only)) continue;
+    if (!filter.Wants(shape.name, Sum(shape.kv_lengths))) continue;
     const auto same = [&shape](const Family& f) {
       return f.dim_qk == shape.dim_qk && f.dim_v == shape.dim_v && f.rows == RowsOf(shape);
     };
@@ -253,7 +369,7 @@ void TuneDecode(const ops::GpuLimits& gpu, int repeats, const std::string& only,
   }
 }
 
-void TunePrefill(const ops::GpuLimits& gpu, int repeats, const std::string& only,
+void TunePrefill(const ops::GpuLimits& gpu, int repeats, const Filter& filter,
                  ops::TuningTable* table) {
   struct Family {
     int dim_qk, dim_v;
@@ -261,7 +377,7 @@ void TunePrefill(const ops::GpuLimits& gpu, int repeats, const std::string& only
   };
   std::vector<Family> families;
   for (const PrefillCase& shape : PrefillTimeCases()) {
-    if (!Wanted(shape.name, only)) continue;
+    if (!filter.Wants(shape.name, Sum(shape.kv_lengths))) continue;
     auto family = std::find_if(families.begin(), families.end(), [&shape](const Family& f) {
       return f.dim_qk == shape.dim_qk && f.dim_v == shape.dim_v;
     });
@@ -271,7 +387,7 @@ void TunePrefill(const ops::GpuLimits& gpu, int repeats, const std::string& only
     }
     std::vector<double> us;
     for (const ops::PrefillTuning& tuning : family->search.candidates) {
-      PrefillRun run(shape, tuning, gpu);
+      PrefillRun run(shape, {.tuning = tuning}, gpu);
       run.Run();
       us.push_back(run.TimeUs(repeats, L2::kDirty));
     }
@@ -298,9 +414,9 @@ Result<AttentionBenchResult> RunAttentionBench(const AttentionBenchOptions& opti
                cudaGetErrorString(status));
   }
   const ops::GpuLimits gpu = QueryGpu();
-  if (gpu.compute_major != 9) {
+  if (gpu.compute_major < 8) {
     return Err(Code::kUnsupported,
-               "bench attention: every kernel needs compute capability 9.0, this GPU has {}.{}",
+               "bench attention: every kernel needs compute capability 8.0, this GPU has {}.{}",
                gpu.compute_major, gpu.compute_minor);
   }
   cudaDeviceProp properties;
@@ -319,22 +435,28 @@ Result<AttentionBenchResult> RunAttentionBench(const AttentionBenchOptions& opti
                  {"flush_bytes", 256 << 20},
                  {"repeats", options.repeats}};
   fmt::print("{}, {} SMs, CUDA {}\n", properties.name, gpu.num_sms, runtime);
+  const Filter filter{options.only, options.small};
   if (!options.autotune_path.empty()) {
     ops::TuningTable found{.gpu = properties.name};
-    if (options.decode) TuneDecode(gpu, options.repeats, options.only, &found);
-    if (options.prefill) TunePrefill(gpu, options.repeats, options.only, &found);
+    if (options.decode) TuneDecode(gpu, options.repeats, filter, &found);
+    if (options.prefill) TunePrefill(gpu, options.repeats, filter, &found);
     FATHOM_TRY(WriteFile(options.autotune_path, found.ToJson()));
     fmt::print("wrote {}\n", options.autotune_path);
     tuning = std::move(found);
   }
   int& failures = result.failures;
-  if (options.check && options.decode) failures += CheckDecode(gpu, options.only, result.json);
-  if (options.check && options.prefill) failures += CheckPrefill(gpu, options.only, result.json);
-  if (options.time && options.decode) {
-    TimeDecode(gpu, tuning, options.repeats, options.only, result.json);
+  Json& json = result.json;
+  if (options.check) {
+    if (options.decode) failures += CheckDecode(gpu, filter, json);
+    if (options.prefill) failures += CheckPrefill(gpu, filter, json);
+    if (options.write) failures += CheckWriter(gpu, filter, json);
+    if (options.backward) failures += CheckBackward(gpu, filter, json);
   }
-  if (options.time && options.prefill) {
-    TimePrefill(gpu, tuning, options.repeats, options.only, result.json);
+  if (options.time) {
+    if (options.decode) TimeDecode(gpu, tuning, options.repeats, filter, json);
+    if (options.prefill) TimePrefill(gpu, tuning, options.repeats, filter, json);
+    if (options.write) TimeWriter(gpu, options.repeats, filter, json);
+    if (options.backward) TimeBackward(gpu, options.repeats, filter, json);
   }
   if (failures > 0) fmt::print("{} checks FAILED\n", failures);
   return result;

@@ -15,6 +15,9 @@ struct AttentionBenchOptions {
   bool time = false;   // the benchmark shapes
   bool decode = true;
   bool prefill = true;
+  bool write = true;
+  bool backward = true;
+  bool small = false;  // only cases small enough for a sanitizer
   int repeats = 21;  // timed replays a shape; the median counts
   std::string only;  // cases whose name contains this
   // Tuning of this GPU; empty path: defaults.

@@ -239,9 +239,16 @@ Result<int> ShowResults(const BenchAttentionOptions& o) {
 }
 
 Result<int> BenchAttention(BenchAttentionOptions o) {
+  const auto wanted = [&o](const char* op) { return o.op.empty() || o.op == op; };
+  o.run.decode = wanted("decode");
+  o.run.prefill = wanted("prefill");
+  o.run.write = wanted("write");
+  o.run.backward = wanted("backward");
+  if ((o.explain || o.device == "cpu") && (o.op == "write" || o.op == "backward")) {
+    return Err(Code::kInvalidArgument,
+               "--op {}: --explain and --device cpu know decode and prefill only", o.op);
+  }
   if (o.explain) return ExplainShape(o);
-  o.run.decode = o.op != "prefill";
-  o.run.prefill = o.op != "decode";
   if (o.device == "cpu") {
     if (!o.run.autotune_path.empty() || !o.run.only.empty() || !o.results.empty()) {
       return Err(Code::kInvalidArgument,
@@ -268,14 +275,15 @@ void AddBenchAttention(Commands& commands) {
                            "CUDA attention kernels: checked and timed on this GPU, or explained "
                            "for any (--explain)",
                            [o] { return BenchAttention(*o); });
-  app->add_option("--op", o->op, "decode or prefill; default: both (--explain: decode)")
-      ->check(CLI::IsMember({"decode", "prefill"}));
+  app->add_option("--op", o->op, "decode, prefill, write or backward; default: all (--explain: decode)")
+      ->check(CLI::IsMember({"decode", "prefill", "write", "backward"}));
   app->add_flag("--check", o->run.check, "Compare with references on every check case");
   app->add_flag("--time", o->run.time, "Time the benchmark shapes");
   app->add_option("--repeats", o->run.repeats, "Timed replays a shape; the median counts")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   app->add_option("--only", o->run.only, "Only cases whose name contains this");
+  app->add_flag("--small", o->run.small, "Only cases small enough for a sanitizer");
   app->add_option("--autotune", o->run.autotune_path,
                   "Time every tuning candidate and write this GPU's table there");
   app->add_option("--tuning", o->run.tuning_path, "Tuning table to plan with");

@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# gpu_check.sh OUT [minutes]: everything that needs a GPU, in one go: builds the program (or takes the
+# one that the environment's FATHOM names), checks every attention kernel against references, runs compute-sanitizer on small cases, then times the benchmark's rows.
+# Logs and JSON go to the directory OUT. Exit code 1 when a check failed. A step that would run past
+# the limit (10 minutes unless given) is cut off; those before it have printed what they found.
+set -u
+out=${1:?usage: gpu_check.sh OUT [minutes]}
+limit=$((${2:-10} * 60))
+root=$(cd "$(dirname "$0")/.." && pwd)
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+cd "$root"
+failed=0
+
+left() { echo $((limit - SECONDS - 5)); }
+
+# step NAME SECONDS COMMAND...: its output goes to NAME.log, the end of it to the terminal.
+step() {
+  local name=$1 most=$2
+  shift 2
+  local seconds
+  seconds=$(left)
+  if ((seconds < 10)); then
+    echo "== $name: no time left"
+    failed=1
+    return 1
+  fi
+  if ((seconds > most)); then seconds=$most; fi
+  local begin=$SECONDS
+  timeout "$seconds" "$@" >"$out/$name.log" 2>&1
+  local status=$?
+  echo "== $name: exit code $status, $((SECONDS - begin)) s"
+  if ((status != 0)); then
+    failed=1
+    tail -n 15 "$out/$name.log"
+  fi
+  return $status
+}
+
+nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem,power.limit --format=csv \
+  >"$out/gpu.csv" 2>&1
+if [ -z "${FATHOM:-}" ]; then
+  step configure 60 cmake --preset gpu || exit 1
+  step build 400 cmake --build --preset gpu --target fathom || exit 1
+  FATHOM=build/gpu/bin/fathom
+fi
+bench=("$FATHOM" bench attention)
+
+for op in decode prefill write backward; do
+  step "check_$op" 120 "${bench[@]}" --check --op "$op" --json "$out/check_$op.json"
+  grep FAILED "$out/check_$op.log"
+done
+
+# Small cases of every kernel; tools that find races see shared memory only.
+if command -v compute-sanitizer >/dev/null; then
+  for tool in memcheck racecheck; do
+    step "$tool" 90 compute-sanitizer --tool "$tool" --error-exitcode 1 "${bench[@]}" --check --small
+  done
+fi
+
+# The rows that say most first: time may run out.
+step time_mla 60 "${bench[@]}" --time --op decode --only "mla" --json "$out/time_mla.json"
+step time_prefill 90 "${bench[@]}" --time --op prefill --json "$out/time_prefill.json"
+step time_gqa 90 "${bench[@]}" --time --op decode --only "gqa" --json "$out/time_gqa.json"
+step time_write 30 "${bench[@]}" --time --op write --json "$out/time_write.json"
+step time_backward 40 "${bench[@]}" --time --op backward --json "$out/time_backward.json"
+step peers 90 python3 bench/attention/peers.py --json "$out/peers.json"
+for table in mla prefill gqa write backward; do
+  grep -v "batch-invariant\|spans" "$out/time_$table.log"
+done
+echo "$SECONDS s in all; $([ $failed = 0 ] && echo "all passed" || echo "something FAILED")"
+exit $failed
