@@ -132,10 +132,13 @@ Result<std::span<const AttentionKernel>> ChooseFamily(const DecodeAttentionShape
       why = fmt::format("head dims {}/{}", widest.dim_qk, widest.dim_v);
     } else if (shape.dtype != DType::kBF16) {
       why = fmt::format("dtype BF16 only, not {}", NameOf(shape.dtype));
-    } else if (why = WhyNotAsked(shape, options, widest); !why.empty()) {
-    } else if (why = WhyNotOn(gpu, widest); why.empty()) {
-      if (!widest.latent() || shape.num_kv_heads == 1) return kernels.subspan(first, next - first);
-      why = fmt::format("latent cache has 1 kv head, not {}", shape.num_kv_heads);
+    } else {
+      why = WhyNotAsked(shape, options, widest);
+      if (why.empty()) why = WhyNotOn(gpu, widest);
+      if (why.empty() && widest.latent() && shape.num_kv_heads != 1) {
+        why = fmt::format("latent cache has 1 kv head, not {}", shape.num_kv_heads);
+      }
+      if (why.empty()) return kernels.subspan(first, next - first);
     }
     refused += fmt::format("{}{} ({})", refused.empty() ? "" : "; ", widest.family, why);
   }
