@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # gpu_check.sh OUT [minutes]: everything that needs a GPU, in one go: builds the program (or takes the
-# one that the environment's FATHOM names), checks every attention kernel against references, runs compute-sanitizer on small cases, then times the benchmark's rows.
+# one that FATHOM names in the environment), checks every attention kernel against references, runs
+# compute-sanitizer on small cases, then times the benchmark's rows.
 # Logs and JSON go to the directory OUT. Exit code 1 when a check failed. A step that would run past
 # the limit (10 minutes unless given) is cut off; those before it have printed what they found.
 set -u

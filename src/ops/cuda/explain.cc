@@ -46,8 +46,8 @@ Planned PlanDecode(const AttentionCase& problem, const cost::Hardware& hardware,
 
 Planned PlanPrefill(const AttentionCase& problem, const cost::Hardware& hardware,
                     const ExplainOptions& options, const std::vector<WorkUnit>& units) {
-  const auto plan =
-      PlanPrefillAttention(problem.PrefillShape(), options.prefill_tuning, LimitsOf(hardware));
+  const auto plan = PlanPrefillAttention(problem.PrefillShape(), {.tuning = options.prefill_tuning},
+                                         LimitsOf(hardware));
   if (!plan) return {.text = "none: " + plan.error().message};
   return {.text = plan->Describe(),
           .schedule = ReportPrefill(*plan, units, hardware),
