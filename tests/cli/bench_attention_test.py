@@ -71,7 +71,7 @@ def test_window_and_quantised_caches_shrink_the_floor():
 
 
 def test_other_gpus_and_bad_values_are_named():
-    assert "needs compute capability 9.0" in explain("--device-spec", "a100")["plan"]
+    assert "needs compute capability 9.0" in explain("--device-spec", "a100", "--heads", "16", "--dims", "mla")["plan"]
     for arguments, says in ((["--device-spec", "tpu"], "H200"),
                             (["--heads", "32/5"], "multiple"),
                             (["--lengths", "8q"], "8q"),

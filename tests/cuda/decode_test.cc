@@ -200,12 +200,15 @@ TEST(EmulatedDecode, Gqa) {
 }
 
 class EmulatedFreeWarps : public testing::TestWithParam<CacheCode> {};
+
+std::string CodeName(const testing::TestParamInfo<CacheCode>& info) {
+  constexpr const char* kNames[] = {"Bf16", "Int8", "E4m3"};
+  return kNames[static_cast<int>(info.param)];
+}
+
 INSTANTIATE_TEST_SUITE_P(Codes, EmulatedFreeWarps,
                          testing::Values(CacheCode::kBf16, CacheCode::kInt8, CacheCode::kE4m3),
-                         [](const auto& info) {
-                           const char* const names[] = {"Bf16", "Int8", "E4m3"};
-                           return std::string(names[static_cast<int>(info.param)]);
-                         });
+                         CodeName);
 
 TEST_P(EmulatedFreeWarps, AgreeWithFloat64) {
   const CacheCode code = GetParam();

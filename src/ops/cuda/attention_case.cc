@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 
 #include "base/strings.h"
 
@@ -70,6 +71,7 @@ std::string AttentionCase::Name() const {
 }
 
 DecodeAttentionShape AttentionCase::DecodeShape() const {
+  using kernels::cuda::CacheCode;
   int64_t queries = 1;
   int64_t keys = 1;
   for (const cost::AttentionSequence& s : call.sequences) {
@@ -84,7 +86,11 @@ DecodeAttentionShape AttentionCase::DecodeShape() const {
           .head_dim_v = call.dim_v,
           .page_tokens = page_tokens,
           .max_kv_tokens = static_cast<int32_t>(keys),
-          .dtype = dtype};
+          .dtype = dtype,
+          .code = call.cache == cost::CacheEncoding::kInt8  ? CacheCode::kInt8
+                  : call.cache == cost::CacheEncoding::kFp8 ? CacheCode::kE4m3
+                                                            : CacheCode::kBf16,
+          .tile_lists = call.window >= 0};
 }
 
 PrefillAttentionShape AttentionCase::PrefillShape() const {
@@ -103,6 +109,9 @@ PrefillAttentionShape AttentionCase::PrefillShape() const {
           .head_dim_v = call.dim_v,
           .page_tokens = page_tokens,
           .causal = call.causal,
+          .window = call.window < 0 ? std::numeric_limits<int32_t>::max()
+                                    : static_cast<int32_t>(call.window),
+          .anchors = static_cast<int32_t>(call.window < 0 ? 0 : call.anchors),
           .dtype = dtype};
 }
 

@@ -7,13 +7,10 @@
 namespace fathom::ops {
 namespace {
 
-// Work that no CUDA kernel takes yet is planned and refused by name.
+// Work that no CUDA kernel takes is refused by name.
 std::string WhyNoKernel(const AttentionCase& problem) {
-  if (problem.call.window >= 0) {
-    return "none: no CUDA kernel executes tile lists; the CPU does (ops/sparse_attention.h)";
-  }
-  if (problem.call.cache != cost::CacheEncoding::kBF16) {
-    return "none: no CUDA kernel reads a quantised cache";
+  if (!problem.decode && problem.call.cache != cost::CacheEncoding::kBF16) {
+    return "none: no CUDA prefill kernel reads a quantised cache";
   }
   return {};
 }
@@ -54,20 +51,6 @@ Planned PlanPrefill(const AttentionCase& problem, const cost::Hardware& hardware
           .kernel = plan->kernel};
 }
 
-// The kernel that the shape would take on the GPU it was made for, or none.
-std::optional<AttentionKernel> KernelOf(const AttentionCase& problem) {
-  const cost::Hardware* made_for = cost::FindHardware("H200");
-  const GpuLimits limits = LimitsOf(*made_for);
-  if (problem.decode) {
-    const auto plan = PlanDecodeAttention(problem.DecodeShape(), {}, limits);
-    if (plan) return plan->kernel;
-  } else {
-    const auto plan = PlanPrefillAttention(problem.PrefillShape(), {}, limits);
-    if (plan) return plan->kernel;
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 Result<Explanation> Explain(const AttentionCase& problem, const cost::Hardware& hardware,
@@ -84,7 +67,7 @@ Result<Explanation> Explain(const AttentionCase& problem, const cost::Hardware& 
   e.plan = WhyNoKernel(problem);
 
   Planned planned;
-  if (const std::optional<AttentionKernel> known = KernelOf(problem)) {
+  if (const std::optional<AttentionKernel> known = PlannedKernel(problem)) {
     const int tile_queries = problem.decode ? problem.DecodeShape().max_query_tokens : known->rows;
     FATHOM_ASSIGN_OR_RETURN(const std::vector<WorkUnit> units,
                             ListUnits(problem, tile_queries, known->keys));
@@ -192,7 +175,7 @@ std::string ToText(const Explanation& e) {
         "(largest / even share), busy {:.0f} %",
         s.blocks, s.slots, s.waves, 100 * s.occupancy, s.balance, 100 * s.busy);
   }
-  if (e.kernel) {
+  if (e.kernel && !e.kernel->shared.empty()) {
     line("");
     line("  {:<42} {:>10} {:>7} {:>12}", "shared-memory accesses, a tile", "wavefronts", "excess",
          "unswizzled");

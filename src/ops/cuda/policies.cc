@@ -15,25 +15,6 @@ constexpr std::array<std::string_view, 6> kNames = {
     "fathom",           "handbook-blocks",   "handbook-io",
     "handbook-hash-64", "handbook-hash-128", "handbook-static"};
 
-// The tile that the planner's kernel has for this problem, whatever the GPU is: zero rows when no
-// kernel has these head dims.
-AttentionKernel KernelFor(const AttentionCase& problem) {
-  const cost::AttentionCall& call = problem.call;
-  if (!problem.decode) {
-    for (const AttentionKernel& kernel : PrefillKernels()) {
-      if (kernel.dim_qk == call.dim_qk && kernel.dim_v == call.dim_v) return kernel;
-    }
-    return {};
-  }
-  const int rows = problem.DecodeShape().max_query_tokens * (call.heads / call.kv_heads);
-  AttentionKernel best;
-  for (const AttentionKernel& kernel : DecodeKernels()) {
-    if (kernel.dim_qk != call.dim_qk || kernel.dim_v != call.dim_v) continue;
-    if (best.rows < rows) best = kernel;
-  }
-  return best;
-}
-
 int64_t SharedBytes(const AttentionCase& problem, int rows, int keys) {
   const cost::AttentionCall& call = problem.call;
   constexpr int kStages = 2;
@@ -103,6 +84,18 @@ Loads Deal(std::string_view name, const AttentionCase& problem, const std::vecto
 
 }  // namespace
 
+std::optional<AttentionKernel> PlannedKernel(const AttentionCase& problem) {
+  const GpuLimits limits = LimitsOf(*cost::FindHardware("H200"));
+  if (problem.decode) {
+    const auto plan = PlanDecodeAttention(problem.DecodeShape(), {}, limits);
+    if (plan) return plan->kernel;
+  } else {
+    const auto plan = PlanPrefillAttention(problem.PrefillShape(), {}, limits);
+    if (plan) return plan->kernel;
+  }
+  return std::nullopt;
+}
+
 std::vector<std::string_view> PolicyNames() { return {kNames.begin(), kNames.end()}; }
 
 QueryKeyBlock HandbookIoBlock(double hbm_gb_per_s, double global_gb_per_s) {
@@ -119,7 +112,7 @@ Result<PolicyRow> EvaluatePolicy(std::string_view name, const AttentionCase& pro
     return Err(Code::kInvalidArgument, "policy \"{}\": expected one of {}", name,
                fmt::join(kNames, ", "));
   }
-  const AttentionKernel kernel = KernelFor(problem);
+  const AttentionKernel kernel = PlannedKernel(problem).value_or(AttentionKernel{});
   const double hbm = hardware.memory_bytes_per_s / 1e9;
   PolicyRow row{.name = std::string(name)};
   row.rows = kernel.rows != 0 ? kernel.rows : 64;

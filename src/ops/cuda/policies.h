@@ -2,6 +2,7 @@
 // Other ways to choose tiles and to deal work, by name, to set beside the planner's own. The
 // handbook's are from docs/claims.md; each row says what it would choose on a GPU, how even the
 // result is, and why it cannot be run where it cannot.
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,6 +32,9 @@ struct QueryKeyBlock {
   int keys = 0;
 };
 QueryKeyBlock HandbookIoBlock(double hbm_gb_per_s, double global_gb_per_s);
+
+// The kernel that the problem takes on an H200, which kernels are made for; none: no kernel does.
+std::optional<AttentionKernel> PlannedKernel(const AttentionCase& problem);
 
 // global_gb_per_s: measured bandwidth of global memory for B4; 0: the data sheet's HBM rate.
 Result<PolicyRow> EvaluatePolicy(std::string_view name, const AttentionCase& problem,

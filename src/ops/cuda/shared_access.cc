@@ -111,6 +111,7 @@ SharedAccess OperandAccess(const char* what, int rows, int times) {
 }  // namespace
 
 std::vector<SharedAccess> DecodeSharedAccesses(const AttentionKernel& kernel) {
+  if (kernel.kind != KernelKind::kWarpgroups) return {};
   const int groups = kernel.latent() ? 2 : 1;
   const int own_rows = kernel.rows / groups;
   const int qk_blocks = (kernel.dim_qk / 64 + groups - 1) / groups;  // of the busier warpgroup
@@ -140,6 +141,7 @@ std::vector<SharedAccess> DecodeSharedAccesses(const AttentionKernel& kernel) {
 }
 
 std::vector<SharedAccess> PrefillSharedAccesses(const AttentionKernel& kernel) {
+  if (kernel.kind != KernelKind::kWarpgroups) return {};
   constexpr int kGroupRows = 64;
   std::vector<SharedAccess> all = {
       OperandAccess("queries as wgmma operand (K-major)", kGroupRows, kernel.dim_qk / 64),

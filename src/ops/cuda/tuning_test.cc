@@ -103,7 +103,8 @@ TEST(TuningTable, PlansFollowIt) {
   // 32 MiB of a kv head each.
   EXPECT_EQ(PlanPrefillAttention(prefill, {}, kH200)->section_heads, 4);
   EXPECT_EQ(
-      PlanPrefillAttention(prefill, {.l2_section_bytes = int64_t{64} << 20}, kH200)->section_heads,
+      PlanPrefillAttention(prefill, {.tuning = {.l2_section_bytes = int64_t{64} << 20}}, kH200)
+          ->section_heads,
       8);
 }
 
