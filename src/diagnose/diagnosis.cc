@@ -4,6 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "diagnose/understand/layers.h"
+
 namespace fathom::diagnose {
 
 Diagnosis Diagnose(Timeline timeline, const Thresholds& thresholds) {
@@ -12,6 +14,7 @@ Diagnosis Diagnose(Timeline timeline, const Thresholds& thresholds) {
   d.index = std::make_unique<TraceIndex>(*d.timeline);
   d.steps = FindSteps(*d.index);
   d.accounts = Account(*d.index, d.steps);
+  d.log_phases = FindLogPhases(*d.timeline);
   d.observations = Observe(*d.timeline);
   const RuleContext context{.timeline = *d.timeline,
                             .index = *d.index,
@@ -53,6 +56,11 @@ std::vector<PhaseSummary> Summarise(const Diagnosis& d) {
     summary.launch_bound_share = Median(launch);
     summary.exposed_communication_share = Median(exposed);
     summary.unexplained_share = Median(unexplained);
+    const Bucket& main = *d.steps.Main(phase);
+    if (!main.counted.empty()) {
+      const Step& middle = d.steps.all[main.counted[main.counted.size() / 2]];
+      summary.layers = FindLayers(*d.index, d.steps, middle).num_layers;
+    }
     summaries.push_back(summary);
   }
   return summaries;

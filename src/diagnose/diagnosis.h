@@ -12,6 +12,7 @@
 #include "diagnose/rules/rule.h"
 #include "diagnose/timeline.h"
 #include "diagnose/understand/accounting.h"
+#include "diagnose/understand/log_phases.h"
 #include "diagnose/understand/observations.h"
 #include "diagnose/understand/steps.h"
 #include "diagnose/understand/trace_index.h"
@@ -23,6 +24,7 @@ struct Diagnosis {
   std::unique_ptr<TraceIndex> index;
   Steps steps;
   std::vector<StepAccount> accounts;  // one a step
+  std::vector<LogPhase> log_phases;
   std::vector<Observation> observations;
   Findings findings;
   std::vector<Recommendation> recommendations;
@@ -41,6 +43,7 @@ struct PhaseSummary {
   double launch_bound_share = 0;
   double exposed_communication_share = 0;
   double unexplained_share = 0;  // idle time without a cause
+  uint32_t layers = 0;           // by which the kernels of its middle step repeat; 0: they do not
 };
 std::vector<PhaseSummary> Summarise(const Diagnosis& diagnosis);
 

@@ -160,6 +160,10 @@ TEST(Samples, CudaGraphDecode) {
     const LayerMap layers = FindLayers(*d.index, d.steps, d.steps.all[step]);
     EXPECT_EQ(layers.num_layers, 2u);
   }
+  EXPECT_THAT(
+      TextReport(d, Language::kEnglish, {}),
+      HasSubstr("decode: 1 of 6 steps left out: the first of their batch, or disturbed by the "
+                "profiler; the kernels repeat in 2 layers"));
   const Finding* attention = Find(d, "attention-roofline");
   ASSERT_NE(attention, nullptr);
   EXPECT_THAT(EvidenceText(*attention), HasSubstr("sdpa_sm80_flash_fprop"));
@@ -189,7 +193,26 @@ TEST(Samples, TensorCoreFlagsTheMisalignedGemmOnly) {
 }
 
 TEST(Catalogue, BothLanguagesSayTheSameThings) {
-  EXPECT_EQ(CatalogueKeys(Language::kEnglish), CatalogueKeys(Language::kChinese));
+  std::vector<std::string> english = CatalogueKeys(Language::kEnglish);
+  // Chinese has no singular.
+  std::erase_if(english, [](const std::string& key) { return key.ends_with(kSingular); });
+  EXPECT_EQ(english, CatalogueKeys(Language::kChinese));
+}
+
+TEST(Catalogue, OneOfAThingIsSaidSo) {
+  const auto say = [](std::string_view n) {
+    return Say(Language::kEnglish,
+               Text{"bank-conflict.title", {{"count", std::string(n)}, {"share", "12%"}}});
+  };
+  EXPECT_THAT(say("1"), HasSubstr("1 kernel loses 12%"));
+  EXPECT_THAT(say("2"), HasSubstr("2 kernels lose up to 12%"));
+  // A singular belongs to a sentence for several.
+  const std::vector<std::string> keys = CatalogueKeys(Language::kEnglish);
+  for (const std::string& key : keys) {
+    if (!key.ends_with(kSingular)) continue;
+    const std::string several = key.substr(0, key.size() - kSingular.size());
+    EXPECT_THAT(keys, testing::Contains(several));
+  }
 }
 
 TEST(Thresholds, ChangeByNameOrFail) {

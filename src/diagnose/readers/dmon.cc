@@ -14,14 +14,6 @@ namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
 
-std::vector<std::string_view> Words(std::string_view text) {
-  std::vector<std::string_view> words;
-  for (std::string_view word = TakeWord(text); !word.empty(); word = TakeWord(text)) {
-    words.push_back(word);
-  }
-  return words;
-}
-
 class DmonReader {
  public:
   DmonReader(Timeline& timeline, SourceId source) : timeline_(timeline), source_(source) {}

@@ -1,4 +1,4 @@
-// Readers of sampled numbers: Prometheus, dmon, OTLP.
+// Readers of sampled numbers: Prometheus, dmon, dcgmi, OTLP.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,6 +7,7 @@
 #include "diagnose/readers/otlp.h"
 #include "diagnose/readers/prometheus.h"
 #include "diagnose/test_util.h"
+#include "diagnose/understand/signals.h"
 
 namespace fathom::diagnose {
 namespace {
@@ -93,6 +94,79 @@ TEST(Dmon, ShortRowIsMalformed) {
   const Timeline t = ReadText("# gpu sm\n# Idx %\n 0 5\n 0\n x 5\n 0 7\n");
   EXPECT_EQ(SamplesOf(t, "sm", "", 0), (Points{{0, 5}, {1'000'000'000, 7}}));
   EXPECT_EQ(DefectCountOf(t, Defect::kMalformed), 2u);
+}
+
+TEST(Dcgmi, ShortNamesUnitsAndRepeatedHeaders) {
+  const Timeline t = ReadText(
+      "#Entity   GRACT        SMACT        DRAMA        POWER\n"
+      "ID                                               W\n"
+      "GPU 0     N/A          N/A          N/A          120.5\n"
+      "GPU 1     1.000        0.916        0.881        650.2\n"
+      "GPU 0     0.984        0.930        0.252        640\n"
+      "\n"
+      "# Entity  1002         XYZ\n"
+      "      Id\n"
+      "GPU 0     0.500        7\n"
+      "GPU-I 3   0.250        1\n"
+      "GPU 0     0.5\n"
+      "GPU zero  0.5          1\n");
+  EXPECT_EQ(t.sources[0].format, "dcgmi-dmon");
+  EXPECT_EQ(t.sources[0].clock, ClockDomain::kRelative);
+  EXPECT_EQ(SamplesOf(t, "DCGM_FI_PROF_SM_ACTIVE", "", 1), (Points{{0, 0.916}}));
+  EXPECT_EQ(SamplesOf(t, "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "", 0), (Points{{1'000'000'000, 0.984}}));
+  EXPECT_EQ(SamplesOf(t, "DCGM_FI_DEV_POWER_USAGE", "", 0),
+            (Points{{0, 120.5}, {1'000'000'000, 640}}));
+  EXPECT_EQ(SamplesOf(t, "XYZ", "", 0), (Points{{2'000'000'000, 7}}));
+  EXPECT_EQ(t.sources[0].stats.kept, 4u);
+  EXPECT_EQ(t.sources[0].stats.ignored, 1u);  // a MIG instance
+  EXPECT_EQ(DefectCountOf(t, Defect::kBlankValue), 3u);
+  EXPECT_EQ(DefectCountOf(t, Defect::kMalformed), 2u);
+}
+
+// A field by its number is the same series as by its short name.
+TEST(Dcgmi, SignalsOfBothNames) {
+  const Timeline t = ReadText(
+      "#Entity   SMACT        DRAMA\nID\nGPU 0     0.900        0.200\n"
+      "#Entity   1002         1005\nID\nGPU 0     0.800        0.100\n");
+  const std::vector<SignalSeries> sm = FindSignal(t, Signal::kSmActive);
+  size_t samples = 0;
+  for (const SignalSeries& s : sm) samples += s.size();
+  EXPECT_EQ(samples, 2u);
+  EXPECT_EQ(FindSignal(t, Signal::kDramActive)[0].value[0], 0.2);
+}
+
+TEST(Dcgmi, TimesThatAShellPutInFront) {
+  const Timeline epoch = ReadText(
+      "1790000000.25 #Entity   SMACT\n1790000000.25 ID\n1790000000.25 GPU 0     0.5\n"
+      "1790000000.50 GPU 0     0.75\nGPU 0     0.1\n");
+  EXPECT_EQ(epoch.sources[0].clock, ClockDomain::kUnix);
+  EXPECT_EQ(SamplesOf(epoch, "DCGM_FI_PROF_SM_ACTIVE", "", 0),
+            (Points{{1790000000'250'000'000, 0.5}, {1790000000'500'000'000, 0.75}}));
+  EXPECT_EQ(DefectCountOf(epoch, Defect::kBadTime), 1u);
+  const Timeline calendar = ReadText("#Entity   SMACT\nID\n2026-11-29 14:10:22 GPU 0     0.5\n");
+  EXPECT_EQ(calendar.sources[0].clock, ClockDomain::kWallLocal);
+}
+
+TEST(Otlp, ExponentialHistogramsBecomeCumulativeBuckets) {
+  // Scale 1: bounds are powers of the square root of two; offset -2 starts at 0.5.
+  const auto point = [](std::string_view more) {
+    return fmt::format(
+        R"({{"resourceMetrics":[{{"scopeMetrics":[{{"metrics":[{{"name":"up","gauge":
+        {{"dataPoints":[{{"timeUnixNano":"1000","asInt":"1"}}]}}}},{{"name":"ttft","unit":"s",
+        "exponentialHistogram":{{"dataPoints":[{{"timeUnixNano":"1000","count":"8","sum":9,"scale":1,
+        "zeroCount":"1","positive":{{"offset":-2,"bucketCounts":["2","0","5"]}}{}}}]}}}}]}}]}}]}})",
+        more);
+  };
+  const Timeline t = ReadText(point(""));
+  EXPECT_EQ(SamplesOf(t, "ttft_count"), (Points{{1000, 8}}));
+  EXPECT_EQ(SamplesOf(t, "ttft_sum"), (Points{{1000, 9}}));
+  EXPECT_EQ(SamplesOf(t, "ttft_bucket", R"(le="0.5")"), (Points{{1000, 1}}));
+  EXPECT_EQ(SamplesOf(t, "ttft_bucket", R"(le="1")"), (Points{{1000, 3}}));
+  EXPECT_EQ(SamplesOf(t, "ttft_bucket", R"(le="+Inf")"), (Points{{1000, 8}}));
+  // Values below zero, and scales that no exporter writes, are counted, not guessed.
+  const Timeline negative = ReadText(point(R"(,"negative":{"offset":0,"bucketCounts":["1"]})"));
+  EXPECT_EQ(negative.series.size(), 1u);
+  EXPECT_EQ(DefectCountOf(negative, Defect::kUnknownRecord), 1u);
 }
 
 TEST(Otlp, VllmRequest) {

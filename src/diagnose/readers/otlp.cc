@@ -1,5 +1,7 @@
 #include "diagnose/readers/otlp.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -17,6 +19,10 @@ using Json = nlohmann::json;
 constexpr uint64_t kMaxBytes = uint64_t{1} << 30;
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr int64_t kTimeLimit = int64_t{1} << 62;
+// Of an exponential histogram: what exporters write is far within.
+constexpr double kMaxScale = 20;
+constexpr double kMaxOffset = 1e9;
+constexpr size_t kMaxBuckets = 4096;
 
 const Json& Member(const Json& object, const char* key) {
   static const Json kNull;
@@ -258,6 +264,51 @@ class OtlpReader {
         ++i;
       }
     }
+    for (const Json& point : List(Member(metric, "exponentialHistogram"), "dataPoints")) {
+      AddExponential(std::string(name), unit, point);
+    }
+  }
+
+  // Buckets whose bounds are powers of 2^(2^-scale), stored as cumulative ones. Latencies are not
+  // negative: a point with negative values is left out.
+  // https://opentelemetry.io/docs/specs/otel/metrics/data-model/#exponentialhistogram
+  void AddExponential(const std::string& name, std::string_view unit, const Json& point) {
+    const double scale = AsNumber(Member(point, "scale"));
+    const Json& positive = Member(point, "positive");
+    const double offset = positive.is_null() ? 0 : NumberOr(Member(positive, "offset"), 0);
+    const Json& counts = List(positive, "bucketCounts");
+    double negative = 0;
+    for (const Json& count : List(Member(point, "negative"), "bucketCounts")) {
+      negative += AsNumber(count);
+    }
+    if (!(std::fabs(scale) <= kMaxScale) || !(std::fabs(offset) <= kMaxOffset) ||
+        counts.size() > kMaxBuckets || negative != 0) {
+      ReadStats& stats = timeline_.sources[source_].stats;
+      ++stats.records;
+      stats.Count(Defect::kUnknownRecord, stats.records);
+      return;
+    }
+    AddPoint(name + "_sum", unit, SeriesKind::kCounter, point, AsNumber(Member(point, "sum")));
+    AddPoint(name + "_count", "", SeriesKind::kCounter, point, AsNumber(Member(point, "count")));
+    const auto add_bucket = [&](double bound, double total) {
+      AddPoint(name + "_bucket", "", SeriesKind::kHistogramBucket, point, total,
+               std::isinf(bound) ? "le=\"+Inf\"" : fmt::format("le=\"{}\"", bound));
+    };
+    double total = NumberOr(Member(point, "zeroCount"), 0);
+    const auto bound = [&](double index) { return std::exp2(index * std::exp2(-scale)); };
+    // What lies below the first bucket, zeros among it.
+    add_bucket(bound(offset), total);
+    double index = offset;
+    for (const Json& count : counts) {
+      total += AsNumber(count);
+      index += 1;
+      if (std::isfinite(bound(index))) add_bucket(bound(index), total);
+    }
+    add_bucket(std::numeric_limits<double>::infinity(), total);
+  }
+
+  static double NumberOr(const Json& value, double absent) {
+    return value.is_null() ? absent : AsNumber(value);
   }
 
   static double AsNumber(const Json& value) {

@@ -6,6 +6,7 @@
 
 #include "diagnose/clock.h"
 #include "diagnose/readers/access.h"
+#include "diagnose/readers/dcgmi.h"
 #include "diagnose/readers/dmon.h"
 #include "diagnose/readers/experts.h"
 #include "diagnose/readers/kineto.h"
@@ -22,10 +23,10 @@ namespace fathom::diagnose {
 namespace {
 
 // In the order of the error message that lists them.
-const Reader kReaders[] = {kKinetoReader,     kNsysReader,    kNcuReader,        kLogReader,
-                           kPrometheusReader, kDmonReader,    kPerfScriptReader, kPerfC2cReader,
-                           kOtlpReader,       kExpertsReader, kScheduleReader,   kAccessReader,
-                           kSamplesReader};
+const Reader kReaders[] = {kKinetoReader,     kNsysReader,   kNcuReader,     kLogReader,
+                           kPrometheusReader, kDmonReader,   kDcgmiReader,   kPerfScriptReader,
+                           kPerfC2cReader,    kOtlpReader,   kExpertsReader, kScheduleReader,
+                           kAccessReader,     kSamplesReader};
 
 // Recordings that only their producer's tool can open, told apart by their first bytes.
 struct Recording {

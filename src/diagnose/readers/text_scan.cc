@@ -120,6 +120,14 @@ std::string_view TakeWord(std::string_view& text) {
   return word;
 }
 
+std::vector<std::string_view> Words(std::string_view text) {
+  std::vector<std::string_view> words;
+  for (std::string_view word = TakeWord(text); !word.empty(); word = TakeWord(text)) {
+    words.push_back(word);
+  }
+  return words;
+}
+
 std::optional<int64_t> TakeDateTime(std::string_view& text) {
   std::string_view rest = text;
   const std::optional<Date> date = TakeDate(rest);

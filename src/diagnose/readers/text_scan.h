@@ -25,6 +25,8 @@ int32_t ToInt32(std::optional<double> value, int32_t absent);
 std::string_view TakeUntil(std::string_view& text, std::string_view separator);
 // Takes the next word (no white space) off `text`, with the spaces before it.
 std::string_view TakeWord(std::string_view& text);
+// All words of `text`.
+std::vector<std::string_view> Words(std::string_view text);
 
 // Logs write calendar time in a zone that they do not state: such times count as if they were UTC
 // (ClockDomain::kWallLocal). A log without a year is put into this leap year.

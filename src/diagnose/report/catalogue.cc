@@ -1,5 +1,6 @@
 #include "diagnose/report/catalogue.h"
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -44,8 +45,25 @@ std::string_view Sentence(Language language, std::string_view key) {
   return it->second;
 }
 
+namespace {
+
+// The sentence for one of a thing, where its language has another one ("1 kernel loses").
+std::string_view ForItsNumber(Language language, const Text& text) {
+  const bool one = std::any_of(text.args.begin(), text.args.end(), [](const auto& arg) {
+    return (arg.first == "n" || arg.first == "count") && arg.second == "1";
+  });
+  if (one) {
+    const Catalogue& catalogue = For(language);
+    const auto it = catalogue.find(std::string(text.key) + std::string(kSingular));
+    if (it != catalogue.end()) return it->second;
+  }
+  return Sentence(language, text.key);
+}
+
+}  // namespace
+
 std::string Say(Language language, const Text& text) {
-  const std::string_view sentence = Sentence(language, text.key);
+  const std::string_view sentence = ForItsNumber(language, text);
   std::string out;
   for (size_t at = 0; at < sentence.size();) {
     const size_t open = sentence.find('{', at);

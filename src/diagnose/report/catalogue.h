@@ -14,6 +14,10 @@ enum class Language : uint8_t { kEnglish, kChinese };
 Result<Language> LanguageFromName(std::string_view name);  // "en", "zh"
 std::string_view LanguageName(Language language);
 
+// Ends the key of a sentence for one of a thing, which is said when the argument "n" or "count" is
+// 1; only languages that tell one from several have such sentences.
+inline constexpr std::string_view kSingular = ".one";
+
 // The sentence of `text`. A key that a catalogue lacks is a bug: a test compares the catalogues.
 std::string Say(Language language, const Text& text);
 // A key without arguments.

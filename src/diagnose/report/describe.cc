@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <set>
 
 #include "base/strings.h"
 #include "diagnose/rules/rule.h"
@@ -161,6 +162,60 @@ std::string GpuShares(const PhaseSummary& s, Language language) {
                              {"launch", Percent(s.launch_bound_share)},
                              {"comm", Percent(s.exposed_communication_share)},
                              {"unknown", Percent(s.unexplained_share)}}});
+}
+
+std::vector<std::string> StepNotes(const Diagnosis& d, Language language) {
+  std::vector<std::string> lines;
+  for (const PhaseSummary& s : Summarise(d)) {
+    std::vector<std::string> parts;
+    const size_t left_out = s.steps - s.counted;
+    if (left_out > 0) {
+      parts.push_back(
+          Say(language, Text{"report.left_out",
+                             {{"n", std::to_string(left_out)}, {"of", std::to_string(s.steps)}}}));
+    }
+    if (s.layers >= 2) {
+      parts.push_back(Say(language, Text{"report.layers", {{"layers", std::to_string(s.layers)}}}));
+    }
+    if (parts.empty()) continue;
+    lines.push_back(fmt::format("{}{}{}", PhaseWord(language, s.phase),
+                                language == Language::kEnglish ? ": " : "：",
+                                fmt::join(parts, language == Language::kEnglish ? "; " : "；")));
+  }
+  return lines;
+}
+
+std::vector<std::string> LogPhaseLines(const Diagnosis& d, Language language) {
+  std::vector<std::string> lines;
+  std::set<SourceId> sources;
+  for (const LogPhase& p : d.log_phases) sources.insert(p.source);
+  const auto number = [](double value) { return std::isnan(value) ? "?" : Number(value); };
+  for (const LogPhase& p : d.log_phases) {
+    std::string_view key = "log.batches.decode";
+    if (p.windows) {
+      key = p.phase == Phase::kUnknown ? "log.windows.idle" : "log.windows";
+    } else if (p.phase == Phase::kPrefill) {
+      key = "log.batches.prefill";
+    }
+    std::string line = Say(language, Text{key,
+                                          {{"phase", PhaseWord(language, p.phase)},
+                                           {"n", std::to_string(p.lines)},
+                                           {"of", std::to_string(p.lines_of_source)},
+                                           {"new", number(p.new_tokens)},
+                                           {"cached", number(p.cached_tokens)},
+                                           {"prompt", number(p.prompt_tokens_per_s)},
+                                           {"decode", number(p.decode_tokens_per_s)},
+                                           {"running", number(p.running)}}});
+    if (p.phase != Phase::kPrefill && !std::isnan(p.token_ms)) {
+      line += Say(language, Text{"log.token",
+                                 {{"typical", Duration(p.token_ms * 1e6)},
+                                  {"worst", Duration(p.worst_token_ms * 1e6)}}});
+    }
+    if (sources.size() > 1) line = d.timeline->sources[p.source].path + ": " + line;
+    lines.push_back(std::move(line));
+  }
+  if (!lines.empty()) lines.push_back(Say(language, "log.no_steps"));
+  return lines;
 }
 
 std::vector<std::pair<std::string, int64_t>> TypicalStep(const Diagnosis& d, Phase phase,

@@ -32,6 +32,13 @@ std::vector<std::string> DeviceLines(const Diagnosis& d, Language language);
 // "GPU busy 13.3 %, ...", or that no GPU rows are there.
 std::string GpuShares(const PhaseSummary& summary, Language language);
 
+// What the phase table leaves open, a line a phase: steps that were not counted, and layers that
+// the kernels show.
+std::vector<std::string> StepNotes(const Diagnosis& d, Language language);
+
+// Phases by server logs, a line each, and that they are no single steps; nothing without any.
+std::vector<std::string> LogPhaseLines(const Diagnosis& d, Language language);
+
 // Largest parts of a phase's median step: class or cause, and nanoseconds.
 std::vector<std::pair<std::string, int64_t>> TypicalStep(const Diagnosis& d, Phase phase,
                                                          Language language);

@@ -497,6 +497,8 @@ nlohmann::ordered_json HtmlData(const Diagnosis& d, Language language, Picture p
     typical[phase] = std::move(parts);
   }
   data["shares"] = std::move(shares);
+  data["step_notes"] = StepNotes(d, language);
+  data["log_phases"] = LogPhaseLines(d, language);
   data["typical"] = std::move(typical);
   Json reasons = Json::array();
   for (const auto& [why, ids] : AbstentionsByReason(d.findings, language)) {

@@ -171,9 +171,25 @@ Json JsonReport(const Diagnosis& d, Language language) {
         {"busy_pct", OrNull(s.busy_share * 100)},
         {"launch_bound_pct", OrNull(s.launch_bound_share * 100)},
         {"exposed_communication_pct", OrNull(s.exposed_communication_share * 100)},
-        {"unexplained_pct", OrNull(s.unexplained_share * 100)}};
+        {"unexplained_pct", OrNull(s.unexplained_share * 100)},
+        {"layers", s.layers}};
   }
   report["phases"] = std::move(phases);
+  Json log_phases = Json::array();
+  for (const LogPhase& p : d.log_phases) {
+    log_phases.push_back({{"path", d.timeline->sources[p.source].path},
+                          {"phase", p.phase == Phase::kUnknown ? "idle" : PhaseName(p.phase)},
+                          {"lines", p.windows ? "windows" : "batches"},
+                          {"count", p.lines},
+                          {"new_tokens", OrNull(p.new_tokens)},
+                          {"cached_tokens", OrNull(p.cached_tokens)},
+                          {"prompt_tokens_per_s", OrNull(p.prompt_tokens_per_s)},
+                          {"decode_tokens_per_s", OrNull(p.decode_tokens_per_s)},
+                          {"running", OrNull(p.running)},
+                          {"token_ms", OrNull(p.token_ms)},
+                          {"worst_token_ms", OrNull(p.worst_token_ms)}});
+  }
+  report["log_phases"] = std::move(log_phases);
   Json tails = Json::array();
   for (const Tail& tail : FindTails(d.steps, d.accounts)) tails.push_back(TailOf(tail));
   report["tails"] = std::move(tails);

@@ -44,9 +44,10 @@ std::string MarkdownReport(const Diagnosis& d, Language language) {
     out += "- " + Say(language, "report.nothing_seen") + "\n";
   }
   out += fmt::format("\n## {}\n\n", Say(language, "report.step2"));
-  if (phases.empty()) {
+  const std::vector<std::string> by_log = LogPhaseLines(d, language);
+  if (phases.empty() && by_log.empty()) {
     out += Say(language, "report.no_steps") + "\n";
-  } else {
+  } else if (!phases.empty()) {
     out += fmt::format("| {} | {} | p50 ms | p99 ms | GPU |\n|---|---:|---:|---:|---|\n",
                        Say(language, "report.phase"), Say(language, "report.steps"));
   }
@@ -54,6 +55,10 @@ std::string MarkdownReport(const Diagnosis& d, Language language) {
     out += fmt::format("| {} | {} | {} | {} | {} |\n", PhaseWord(language, s.phase), s.counted,
                        Number(s.p50_ms), Number(s.p99_ms), GpuShares(s, language));
   }
+  std::vector<std::string> notes = StepNotes(d, language);
+  notes.insert(notes.end(), by_log.begin(), by_log.end());
+  if (!phases.empty() && !notes.empty()) out += "\n";
+  for (const std::string& note : notes) out += "- " + Cell(note) + "\n";
   out += fmt::format("\n## {}\n", Say(language, "report.step3"));
   for (const Finding& f : d.findings.findings) {
     out += fmt::format("\n### {} · {}\n\n{}", f.id, SeverityWord(language, f.severity),

@@ -96,8 +96,10 @@ class Writer {
   void Phases() {
     Heading("report.step2");
     const std::vector<PhaseSummary> phases = Summarise(d_);
+    const std::vector<std::string> by_log = LogPhaseLines(d_, language_);
     if (phases.empty()) {
-      Line("  " + Say(language_, "report.no_steps"));
+      if (by_log.empty()) Line("  " + Say(language_, "report.no_steps"));
+      for (const std::string& line : by_log) Line("  " + line);
       return;
     }
     Line(fmt::format("  {:8} {:>6} {:>9} {:>9}   {}", Say(language_, "report.phase"),
@@ -108,6 +110,8 @@ class Writer {
                        Number(s.p50_ms), Number(s.p99_ms), Typical(s)),
            kTypicalColumn - 2);
     }
+    for (const std::string& line : StepNotes(d_, language_)) Line("  " + line);
+    for (const std::string& line : by_log) Line("  " + line);
     for (const Tail& tail : FindTails(d_.steps, d_.accounts)) {
       // Below a twentieth the slow step is as good as the typical one.
       if (tail.excess_ns * 20 >= d_.accounts[tail.typical].wall_ns) Line("  " + Slowest(tail));

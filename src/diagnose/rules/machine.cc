@@ -13,6 +13,10 @@ namespace fathom::diagnose {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+// A GPU that is busy for less of a sample's time did not work in it; which roof binds needs some
+// samples in which it did.
+constexpr double kWorking = 0.05;
+constexpr size_t kMinWorkingSamples = 3;
 // Of PCIe 5.0 x16 in one direction, where the source does not name the GPU.
 constexpr double kDefaultLinkBytesPerSecond = 63e9;
 
@@ -95,21 +99,29 @@ void ComputeBound(const RuleContext& context, Findings& findings) {
   if (sm.empty()) sm = FindSignal(context.timeline, Signal::kGpuBusy);
   const std::vector<SignalSeries> dram = FindSignal(context.timeline, Signal::kDramActive);
   bool judged = false;
+  Text why = {"abstain.no_gpu_samples", {}};
   for (const SignalSeries& busy : sm) {
     const SignalSeries* memory = SameDevice(context.timeline, dram, busy);
-    if (memory == nullptr || busy.size() < 3) continue;
+    if (memory == nullptr) continue;
     // The part of the recording in which the GPU worked at all.
     const Paired paired = Resample(busy, *memory);
     double work = 0;
     double traffic = 0;
     size_t n = 0;
     for (size_t i = 0; i < paired.a.size(); ++i) {
-      if (paired.a[i] < 0.05) continue;
+      if (paired.a[i] < kWorking) continue;
       work += paired.a[i];
       traffic += paired.b[i];
       ++n;
     }
-    if (n < 3) continue;
+    if (n < kMinWorkingSamples) {
+      why = {"abstain.gpu_mostly_idle",
+             {{"working", std::to_string(n)},
+              {"of", std::to_string(paired.a.size())},
+              {"gpu", std::to_string(busy.device)},
+              {"least", std::to_string(kMinWorkingSamples)}}};
+      continue;
+    }
     judged = true;
     work /= static_cast<double>(n);
     traffic /= static_cast<double>(n);
@@ -135,7 +147,7 @@ void ComputeBound(const RuleContext& context, Findings& findings) {
     finding.undo = {"compute-bound.undo", {}};
     findings.findings.push_back(std::move(finding));
   }
-  if (!judged) findings.abstained.push_back({"compute-bound", {"abstain.no_gpu_samples", {}}});
+  if (!judged) findings.abstained.push_back({"compute-bound", std::move(why)});
 }
 
 namespace {

@@ -298,6 +298,21 @@ TEST(MachineRules, MigInstancesDoNotCountBesideTheirGpu) {
   EXPECT_EQ(whole[0].value, std::vector<double>{0.5});
 }
 
+// Samples in which the GPU did nothing show no roof.
+TEST(MachineRules, AMostlyIdleGpuIsNotJudged) {
+  std::vector<double> sm(20, 0.0);
+  sm[3] = sm[4] = 0.9;
+  const Diagnosis d =
+      Diagnose(WithSeries({{"DCGM_FI_PROF_SM_ACTIVE", sm}, {"DCGM_FI_PROF_DRAM_ACTIVE", sm}}),
+               Thresholds::Default());
+  EXPECT_EQ(Find(d, "compute-bound"), nullptr);
+  ASSERT_TRUE(Abstained(d, "compute-bound"));
+  for (const Abstention& a : d.findings.abstained) {
+    if (a.id != "compute-bound") continue;
+    EXPECT_NE(Say(Language::kEnglish, a.why).find("works in 2 of 20 samples"), std::string::npos);
+  }
+}
+
 TEST(MachineRules, WhichRoofBinds) {
   const auto run = [](double sm, double dram) {
     return Diagnose(WithSeries({{"DCGM_FI_PROF_SM_ACTIVE", std::vector<double>(20, sm)},

@@ -45,32 +45,28 @@ LayerMap FindLayers(const TraceIndex& index, const Steps& steps, const Step& ste
     uint32_t matches = 0;
     uint32_t misses = 0;
     for (uint32_t i = 0; i + period < n; ++i) {
-      if (sequence[i] == sequence[i + period]) {
-        ++matches;
-      } else {
+      if (sequence[i] != sequence[i + period]) {
         ++misses;
         if (misses * 8 > matches) {
           run_start = i + 1;
           matches = misses = 0;
-          continue;
         }
+        continue;
       }
+      ++matches;
       if (matches < kMinAgreement * period) continue;
-      // Coverage, less a little for each kernel in a period: k layers are not one of double length.
-      const double score = static_cast<double>(matches) + period - 0.05 * period;
-      if (score > best_score * 1.02) {
-        best_score = score;
-        best.period = period;
-        best.first = run_start;
-        best.match = static_cast<double>(matches) / (matches + misses);
-        best.num_layers =
-            static_cast<uint32_t>(static_cast<double>(matches + misses + period) / period + 0.5);
-      } else if (period == best.period && run_start == best.first) {
-        best_score = std::max(best_score, score);
-        best.match = static_cast<double>(matches) / (matches + misses);
-        best.num_layers =
-            static_cast<uint32_t>(static_cast<double>(matches + misses + period) / period + 0.5);
-      }
+      // What the run covers, less a little for each kernel in a period: k layers are not one of k
+      // times the length, also where every k-th layer has a kernel of its own (a sliding window's
+      // attention beside full attention).
+      const double score = static_cast<double>(matches + misses) + period - 0.05 * period;
+      const bool same_run = period == best.period && run_start == best.first;
+      if (score <= best_score * (same_run ? 1.0 : 1.02)) continue;
+      best_score = score;
+      best.period = period;
+      best.first = run_start;
+      best.match = static_cast<double>(matches) / (matches + misses);
+      best.num_layers =
+          static_cast<uint32_t>(static_cast<double>(matches + misses + period) / period + 0.5);
     }
   }
   return best;

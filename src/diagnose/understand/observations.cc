@@ -18,6 +18,8 @@ namespace {
 
 // Above this the hypervisor gives a noticeable part of the machine to others.
 constexpr double kMuchSteal = 0.05;
+constexpr size_t kShownNames = 3;
+constexpr size_t kShownNameBytes = 60;
 
 struct Gauge {
   double sum = 0;
@@ -38,10 +40,22 @@ struct ServerState {
   bool counts_preemptions = false;
   size_t windows = 0;            // with both a queue length and a cache use
   size_t pressed = 0;            // of them, waiting > 0 with a full cache
+  Gauge held_back, room_usage;   // waiting > 0 with room in the cache: how many, how full
   size_t batches = 0;            // decode batches that say whether a graph ran
   size_t eager = 0;              // of them, without
   double hits = 0, queries = 0;  // tokens, from counters
 };
+
+void AddWindow(double waiting, double usage, ServerState& state) {
+  ++state.windows;
+  if (waiting <= 0) return;
+  if (usage > kFullCache) {
+    ++state.pressed;
+  } else {
+    state.held_back.Add(waiting);
+    state.room_usage.Add(usage);
+  }
+}
 
 void AddLog(const Timeline& t, ServerState& state) {
   double cumulative = 0;
@@ -59,8 +73,7 @@ void AddLog(const Timeline& t, ServerState& state) {
     add(LogField::kAcceptLength, state.accept_length);
     add(LogField::kAcceptRate, state.accept_rate);
     if (waiting && usage) {
-      ++state.windows;
-      state.pressed += *waiting > 0 && *usage > kFullCache ? 1 : 0;
+      AddWindow(*waiting, *usage, state);
     }
     for (const LogField field : {LogField::kPreemptions, LogField::kRetracted}) {
       const auto value = t.Value(line, field);
@@ -105,8 +118,7 @@ void AddMetrics(const Timeline& t, ServerState& state) {
     for (const SignalSeries& u : usage) {
       if (u.source != s.source || u.size() != s.size()) continue;
       for (size_t i = 0; i < s.size(); ++i) {
-        ++state.windows;
-        state.pressed += s.value[i] > 0 && u.value[i] > kFullCache ? 1 : 0;
+        AddWindow(s.value[i], u.value[i], state);
       }
       break;
     }
@@ -135,6 +147,8 @@ class Observer {
     Latencies();
     Communication();
     Accesses();
+    CpuSamples();
+    ProfiledKernels();
     GpuActivity();
     Cpu();
     Events();
@@ -170,6 +184,17 @@ class Observer {
           {"observe.queue_pressure",
            {{"n", std::to_string(s.pressed)}, {"of", std::to_string(s.windows)}}},
           static_cast<double>(s.pressed) / static_cast<double>(s.windows), "share", true);
+    }
+    if (s.held_back.n > 0) {
+      // Some requests always wait a moment; more than run is a limit that binds.
+      const bool binds = s.running.n > 0 && s.held_back.mean() > s.running.mean();
+      Add("queue-with-room",
+          {"observe.queue_with_room",
+           {{"n", std::to_string(s.held_back.n)},
+            {"of", std::to_string(s.windows)},
+            {"waiting", Number(s.held_back.max)},
+            {"usage", Percent(s.room_usage.max)}}},
+          s.held_back.max, "requests", binds);
     }
     if (s.counts_preemptions) {
       Add("preemptions", {"observe.preemptions", {{"n", Number(s.preemptions)}}}, s.preemptions,
@@ -313,6 +338,78 @@ class Observer {
           {"p50", HumanNs(p50)},
           {"p99", HumanNs(p99)}}},
         static_cast<double>(p99) / 1e9, "s");
+  }
+
+  // Where sampled stacks end: what the CPUs ran, or touched memory from.
+  void CpuSamples() {
+    if (t_.stack_samples.empty()) return;
+    std::map<StringId, double> commands;
+    std::map<StringId, double> symbols;
+    double all = 0;
+    for (const StackSample& sample : t_.stack_samples) {
+      const auto weight = static_cast<double>(sample.period);
+      all += weight;
+      commands[sample.command] += weight;
+      if (sample.stack != kNone) symbols[t_.stack_nodes[sample.stack].symbol] += weight;
+    }
+    const auto by_weight = [](const auto& a, const auto& b) { return a.second < b.second; };
+    const StringId command = std::max_element(commands.begin(), commands.end(), by_weight)->first;
+    std::string list;
+    for (size_t i = 0; i < kShownNames && !symbols.empty(); ++i) {
+      const auto top = std::max_element(symbols.begin(), symbols.end(), by_weight);
+      list += fmt::format("{}{} {}", i > 0 ? ", " : "", t_.Name(top->first),
+                          Percent(top->second / all));
+      symbols.erase(top);
+    }
+    Add("cpu-samples",
+        {"observe.cpu_samples",
+         {{"n", std::to_string(t_.stack_samples.size())},
+          {"command", std::string(t_.Name(command))},
+          {"symbols", list}}},
+        static_cast<double>(t_.stack_samples.size()), "samples");
+  }
+
+  // What Nsight Compute replayed, longest first.
+  void ProfiledKernels() {
+    std::vector<std::pair<double, const ProfiledKernel*>> by_time;
+    double total = 0;
+    const auto metric = [&](const ProfiledKernel& kernel,
+                            std::initializer_list<std::string_view> names) {
+      std::optional<double> value;
+      for (auto name = names.begin(); !value && name != names.end(); ++name) {
+        value = t_.Metric(kernel, *name);
+      }
+      return value;
+    };
+    for (const ProfiledKernel& kernel : t_.profiled_kernels) {
+      const double ns = metric(kernel, {"gpu__time_duration.sum", "Duration"}).value_or(0);
+      total += ns;
+      by_time.emplace_back(ns, &kernel);
+    }
+    if (total <= 0) return;
+    std::stable_sort(by_time.begin(), by_time.end(),
+                     [](const auto& a, const auto& b) { return a.first > b.first; });
+    std::string list;
+    for (size_t i = 0; i < std::min(kShownNames, by_time.size()); ++i) {
+      const auto& [ns, kernel] = by_time[i];
+      std::string name(t_.Name(kernel->name));
+      if (name.size() > kShownNameBytes) name = name.substr(0, kShownNameBytes - 3) + "...";
+      list += fmt::format("{}{} {}", i > 0 ? "; " : "", name, HumanNs(std::llround(ns)));
+      const auto sm = metric(
+          *kernel, {"sm__throughput.avg.pct_of_peak_sustained_elapsed", "Compute (SM) Throughput"});
+      const auto dram = metric(
+          *kernel, {"dram__throughput.avg.pct_of_peak_sustained_elapsed",
+                    "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed", "DRAM Throughput"});
+      if (sm && dram) {
+        list += fmt::format(" (SM {}, DRAM {})", Percent(*sm / 100), Percent(*dram / 100));
+      }
+    }
+    Add("profiled-kernels",
+        {"observe.profiled_kernels",
+         {{"n", std::to_string(by_time.size())},
+          {"total", HumanNs(std::llround(total))},
+          {"list", list}}},
+        total / 1e9, "s");
   }
 
   // Latency histograms of the server: buckets of all label sets add up.

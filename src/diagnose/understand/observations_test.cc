@@ -57,6 +57,17 @@ TEST(Observations, QueuePressureNeedsAFullCacheAndAQueue) {
   ASSERT_NE(Find(d.recommendations, "kv-dtype"), nullptr);
 }
 
+TEST(Observations, AQueueBesideRoomInTheCacheIsALimitOfTheBatch) {
+  const Diagnosis d =
+      Diagnose(ReadFile("logs/vllm_v1_preempted_recount_random.log"), Thresholds::Default());
+  EXPECT_EQ(Find(d.observations, "queue-pressure"), nullptr);  // 82 % full
+  const Observation* queue = Find(d.observations, "queue-with-room");
+  ASSERT_NE(queue, nullptr);
+  EXPECT_TRUE(queue->alarming);  // 535 wait, 259 run
+  EXPECT_DOUBLE_EQ(queue->value, 535);
+  EXPECT_THAT(Say(Language::kEnglish, queue->text), HasSubstr("--max-num-seqs"));
+}
+
 TEST(Observations, AnIdleServerAsksForNothing) {
   const Diagnosis d = Diagnose(ReadText(VllmLine(1, 2, 0, 10, 0) + VllmLine(2, 2, 0, 11, 0)),
                                Thresholds::Default());
@@ -218,6 +229,24 @@ TEST(Observations, WhatNcclConnectsAndExchanges) {
   EXPECT_THAT(Say(Language::kEnglish, Find(all, "transports")->text), HasSubstr("1 P2P/CUMEM"));
   ASSERT_NE(Find(all, "collective-calls"), nullptr);
   EXPECT_EQ(Find(all, "collective-calls")->value, 8192);  // bfloat16
+}
+
+TEST(Observations, WhatSampledStacksEndIn) {
+  const std::vector<Observation> all = Observe(ReadFile("perf/local_python_cpu-clock.txt.gz"));
+  const Observation* samples = Find(all, "cpu-samples");
+  ASSERT_NE(samples, nullptr);
+  EXPECT_THAT(Say(Language::kEnglish, samples->text), HasSubstr("_PyObject_Malloc"));
+}
+
+TEST(Observations, TheLongestProfiledKernels) {
+  for (const char* page : {"ncu/ncu_torch_raw.csv.gz", "ncu/nsightful_copy_blocked_details.csv"}) {
+    const std::vector<Observation> all = Observe(ReadFile(page));
+    const Observation* kernels = Find(all, "profiled-kernels");
+    ASSERT_NE(kernels, nullptr) << page;
+    EXPECT_GT(kernels->value, 0) << page;
+    const std::string text = Say(Language::kEnglish, kernels->text);
+    EXPECT_THAT(text, HasSubstr("DRAM ")) << page;
+  }
 }
 
 TEST(Observations, LatencyOfRecordedAccesses) {

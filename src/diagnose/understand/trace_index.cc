@@ -191,7 +191,7 @@ std::string TraceIndex::PythonStack(uint32_t slice, size_t depth) const {
     if (timeline_.slices.category[s] != Category::kPython) continue;
     const std::string_view name = timeline_.SliceName(s);
     if (name.starts_with("<built-in")) continue;
-    if (!text.empty()) text += " <- ";
+    text += text.empty() ? " " : " <- ";
     text += name;
     ++frames;
   }

@@ -47,8 +47,8 @@ class TraceIndex {
     }
     return kNone;
   }
-  // "modeling_llama.py(270): repeat_kv <- eager_attention_forward": the Python frames around a
-  // slice, innermost first, at most `depth`; empty without stacks.
+  // " modeling_llama.py(270): repeat_kv <- eager_attention_forward": the Python frames around a
+  // slice, innermost first, at most `depth`, as they go on a sentence; empty without stacks.
   std::string PythonStack(uint32_t slice, size_t depth) const;
 
  private:
