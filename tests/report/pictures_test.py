@@ -59,6 +59,12 @@ def test_attention_has_a_point_beside_matrix_products(tmp_path):
     assert "attention 1 x" in text and "注意力, 解码" in text and "计算强度" in text
 
 
+def test_sampled_clocks_are_time(tmp_path):
+    # Periods of cpu-clock are nanoseconds: 462 samples at 199 Hz are 2.32 s.
+    fathom("flame", DATA / "perf/local_python_cpu-clock.txt.gz", "-o", tmp_path / "a.svg")
+    assert "2.32 s in all" in svg_text(tmp_path / "a.svg")
+
+
 @pytest.mark.parametrize("picture", ["heatmap", "roofline", "flame"])
 def test_a_picture_without_data_says_what_it_would_need(tmp_path, picture):
     fathom(picture, LOG, "-o", tmp_path / "a.svg")

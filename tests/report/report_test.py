@@ -83,6 +83,8 @@ def test_page_opens_at_every_size_and_theme(browser, experts, tmp_path, width, t
     assert "launch-bound" in text if language == "en" else "等待启动" in text
     # Nothing is wider than the screen, and every picture has been drawn.
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("[...document.querySelectorAll('.scroll')].every(e => "
+                         "e.scrollWidth <= e.clientWidth)")
     for name in ["timeline", "steps", "gaps", "roofline", "heatmap", "flame", "experts", "lanes"]:
         assert page.locator(f"#{name} canvas").count() >= 1, name
         drawn = page.evaluate(
@@ -114,8 +116,16 @@ def test_filters_hide_and_jumps_select(browser, tmp_path):
     assert -5 <= box["y"] < 300
     span = page.evaluate("timeline.to - timeline.from")
     assert span < page.evaluate("timeline.last - timeline.first")
-    page.locator("#timeline button").nth(4).click()  # whole
+    page.get_by_role("button", name="whole").click()
     assert page.evaluate("timeline.to - timeline.from") > span
+    # From step to step, there and back.
+    page.get_by_role("button", name="next step").click()
+    first = page.inner_text("#detail")
+    page.get_by_role("button", name="next step").click()
+    second = page.inner_text("#detail")
+    assert first.split(" · ")[0] in ("prefill", "decode") and first != second
+    page.locator("#timeline canvas").press("p")
+    assert page.inner_text("#detail") == first
 
     page.select_option("#heatmap select", "attention" if page.locator(
         "#heatmap option[value=attention]").count() else "gemm")
@@ -131,6 +141,31 @@ def test_page_without_traces_says_what_is_missing(browser, tmp_path):
     assert page.problems == []
     assert "record_shapes=True" in page.inner_text("#absent")
     assert page.locator("#timeline").count() == 0
+    # Phases and lanes by the log; what never changes has no lane.
+    assert "decode by the log: 8 batches" in page.inner_text("#phases")
+    assert "generated tokens" in page.inner_text("#lanes")
+    assert "waiting requests" not in page.inner_text("#lanes")
+
+
+def test_a_long_recording_opens_at_a_step(browser, tmp_path):
+    events = []
+    for i in range(8):
+        start = i * 1_000_000
+        events.append({"ph": "X", "cat": "user_annotation", "name": f"decode_step_{i}", "pid": 1,
+                       "tid": 1, "ts": start, "dur": 900 + 10 * i})
+        events += [{"ph": "X", "cat": "kernel", "name": f"gemm_{k}", "pid": 0, "tid": 7,
+                    "ts": start + k * 50, "dur": 40,
+                    "args": {"device": 0, "stream": 7, "correlation": i * 10 + k}}
+                   for k in range(10)]
+    trace = tmp_path / "trace.json"
+    trace.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    out = tmp_path / "report.html"
+    fathom("diagnose", trace, "--html", out)
+    page = open_page(browser, out)
+    # Steps of a millisecond, seconds apart: the first shown one fills the picture.
+    assert 900 <= page.evaluate("timeline.to - timeline.from") < 1200
+    assert page.evaluate("timeline.last - timeline.first") > 1e6
+    assert page.problems == []
 
 
 def test_names_cannot_become_markup(browser, tmp_path):

@@ -6,14 +6,13 @@
 
 #include "base/strings.h"
 #include "diagnose/report/picture.h"
+#include "diagnose/report/picture_page.h"
 #include "diagnose/report/svg.h"
 #include "diagnose/understand/flame.h"
 
 namespace fathom::diagnose {
 namespace {
 
-constexpr double kWidth = 1200;
-constexpr double kMargin = 24;
 constexpr double kRowHeight = 18;
 constexpr double kTextSize = 11;
 constexpr double kLeastWidth = 0.7;
@@ -23,6 +22,11 @@ std::string FrameColour(std::string_view name) {
   const uint64_t hash = Hash64(name);
   return fmt::format("hsl({}, {}%, {}%)", 18 + hash % 38, 58 + hash / 64 % 20,
                      56 + hash / 4096 % 12);
+}
+
+std::string FlameValue(const Flame& flame, double value) {
+  return flame.unit == "ms" ? HumanNs(std::llround(value * 1e6))
+                            : fmt::format("{:.3g} {}", value, flame.unit);
 }
 
 class Drawing {
@@ -35,7 +39,7 @@ class Drawing {
     const double y = top_ + static_cast<double>(level) * kRowHeight;
     const std::string name = level == 0 ? "all" : node.name;
     svg_.Rect(x, y, std::max(width - 0.5, 0.4), kRowHeight - 1, FrameColour(node.name),
-              fmt::format("{}: {} ({:.1f}%)", name, Value(node.value),
+              fmt::format("{}: {} ({:.1f}%)", name, FlameValue(flame_, node.value),
                           100 * node.value / flame_.root.value));
     const std::string label = FitText(name, width - 6, kTextSize);
     if (!label.empty()) {
@@ -48,10 +52,6 @@ class Drawing {
       Place(child, at, share, level + 1);
       at += share;
     }
-  }
-  std::string Value(double value) const {
-    return flame_.unit == "ms" ? HumanNs(std::llround(value * 1e6))
-                               : fmt::format("{:.0f} {}", value, flame_.unit);
   }
   double bottom() const { return top_ + static_cast<double>(deepest_ + 1) * kRowHeight; }
 
@@ -67,18 +67,16 @@ class Drawing {
 std::string FlameSvg(const Diagnosis& d, Language language) {
   const Flame flame = MakeFlame(*d.index);
   const std::string title = Say(language, "html.flame");
-  Svg svg(kWidth, title, std::string(LanguageName(language)));
-  svg.Text(kMargin, 28, title, {.size = 18, .bold = true});
-  const bool empty = flame.root.value <= 0;
-  Drawing drawing(svg, flame, 74);
-  svg.Text(
-      kMargin, 54,
-      empty ? Say(language, "html.flame.missing")
-            : Say(language, Text{"html.flame.static", {{"all", drawing.Value(flame.root.value)}}}),
-      {.fill = "#5b6472"});
-  if (empty) return svg.Finish(72);
-  drawing.Place(flame.root, kMargin, kWidth - 2 * kMargin, 0);
-  return svg.Finish(drawing.bottom() + kMargin);
+  Svg svg(kPageWidth, title, std::string(LanguageName(language)));
+  if (flame.root.value <= 0) {
+    return svg.Finish(DrawHeading(svg, title, Say(language, "html.flame.missing")));
+  }
+  const std::string all = FlameValue(flame, flame.root.value);
+  const double top =
+      DrawHeading(svg, title, Say(language, Text{"html.flame.static", {{"all", all}}}));
+  Drawing drawing(svg, flame, top);
+  drawing.Place(flame.root, kPageMargin, kPageWidth - 2 * kPageMargin, 0);
+  return svg.Finish(drawing.bottom() + kPageMargin);
 }
 
 }  // namespace fathom::diagnose

@@ -9,19 +9,17 @@
 #include "base/strings.h"
 #include "diagnose/report/describe.h"
 #include "diagnose/report/picture.h"
+#include "diagnose/report/picture_page.h"
 #include "diagnose/report/svg.h"
 #include "diagnose/understand/heatmap.h"
 
 namespace fathom::diagnose {
 namespace {
 
-constexpr double kWidth = 1200;
 constexpr double kLeft = 150;   // row labels
 constexpr double kRight = 130;  // the colour scale
-constexpr double kMargin = 24;
 constexpr std::string_view kLow = "#f1f3f6";
 constexpr std::string_view kHigh = "#b3261e";
-constexpr std::string_view kSoft = "#5b6472";
 // Kernel classes that take less of all time have no row.
 constexpr double kLeastShare = 0.002;
 
@@ -47,7 +45,7 @@ void DrawScale(Svg& svg, double y, double height, double top,
                const std::function<std::string(double)>& format) {
   constexpr int kBands = 32;
   constexpr double kBarWidth = 14;
-  const double x = kWidth - kRight + 20;
+  const double x = kPageWidth - kRight + 20;
   height = std::max(height, 60.0);
   for (int i = 0; i < kBands; ++i) {
     svg.Rect(x, y + height * i / kBands, kBarWidth, height / kBands + 0.5,
@@ -55,13 +53,13 @@ void DrawScale(Svg& svg, double y, double height, double top,
   }
   for (const double share : {0.0, 0.5, 1.0}) {
     svg.Text(x + kBarWidth + 6, y + height * (1 - share), format(top * share),
-             {.size = 11, .fill = kSoft});
+             {.size = 11, .fill = kSoftInk});
   }
 }
 
 // Draws the grid from `y` down and returns its lower edge.
 double DrawGrid(Svg& svg, double y, const Grid& grid) {
-  const double plot = kWidth - kLeft - kRight;
+  const double plot = kPageWidth - kLeft - kRight;
   const double cell_width = plot / static_cast<double>(std::max<size_t>(grid.columns.size(), 1));
   const double cell_height =
       std::clamp(480.0 / static_cast<double>(std::max<size_t>(grid.rows.size(), 1)), 7.0, 24.0);
@@ -69,17 +67,19 @@ double DrawGrid(Svg& svg, double y, const Grid& grid) {
   for (const auto& row : grid.values) {
     for (const double value : row) top = std::isnan(value) ? top : std::max(top, value);
   }
+  // Gaps between cells of a few pixels would be a pattern of their own.
+  const double gap = cell_width < 8 ? -0.3 : 0.6;
   const size_t row_stride = LabelStride(grid.rows.size(), cell_height, 13);
   for (size_t r = 0; r < grid.rows.size(); ++r) {
     const double at = y + static_cast<double>(r) * cell_height;
     if (r % row_stride == 0) {
       svg.Text(kLeft - 8, at + cell_height / 2, FitText(grid.rows[r], kLeft - 34, 11),
-               {.size = 11, .anchor = Anchor::kEnd, .fill = kSoft});
+               {.size = 11, .anchor = Anchor::kEnd, .fill = kSoftInk});
     }
     for (size_t c = 0; c < grid.columns.size(); ++c) {
       const double value = grid.values[r][c];
       if (std::isnan(value)) continue;
-      svg.Rect(kLeft + static_cast<double>(c) * cell_width, at, std::max(cell_width - 0.6, 0.5),
+      svg.Rect(kLeft + static_cast<double>(c) * cell_width, at, std::max(cell_width - gap, 0.5),
                cell_height - 0.6, MixColours(kLow, kHigh, top > 0 ? value / top : 0),
                fmt::format("{} {}, {} {}: {}", grid.row_axis, grid.rows[r], grid.column_axis,
                            grid.columns[c], grid.format(value)));
@@ -88,10 +88,10 @@ double DrawGrid(Svg& svg, double y, const Grid& grid) {
   const double bottom = y + static_cast<double>(grid.rows.size()) * cell_height;
   double widest = 0;
   for (const std::string& label : grid.columns) widest = std::max(widest, TextWidth(label, 11));
-  const size_t stride = LabelStride(grid.columns.size(), cell_width, widest + 8);
+  const size_t stride = LabelStride(grid.columns.size(), cell_width, widest + 14);
   for (size_t c = 0; c < grid.columns.size(); c += stride) {
     svg.Text(kLeft + (static_cast<double>(c) + 0.5) * cell_width, bottom + 11, grid.columns[c],
-             {.size = 11, .anchor = Anchor::kMiddle, .fill = kSoft});
+             {.size = 11, .anchor = Anchor::kMiddle, .fill = kSoftInk});
   }
   svg.Text(kLeft + plot / 2, bottom + 29, grid.column_axis, {.anchor = Anchor::kMiddle});
   double widest_row = 0;
@@ -102,16 +102,6 @@ double DrawGrid(Svg& svg, double y, const Grid& grid) {
            {.anchor = Anchor::kMiddle, .rotate = -90});
   DrawScale(svg, y, bottom - y, top, grid.format);
   return bottom + 40;
-}
-
-double DrawHeading(Svg& svg, std::string_view title, std::string_view note) {
-  svg.Text(kMargin, 28, title, {.size = 18, .bold = true});
-  double y = 54;
-  for (const std::string& line : WrapText(note, kWidth - 2 * kMargin, 12)) {
-    svg.Text(kMargin, y, line, {.fill = kSoft});
-    y += 18;
-  }
-  return y + 10;
 }
 
 std::string Microseconds(double us) { return us == 0 ? "0" : HumanNs(std::llround(us * 1e3)); }
@@ -163,7 +153,7 @@ Grid ClassGrid(const HeatMap& map, Language language) {
 std::string HeatMapSvg(const Diagnosis& d, Language language) {
   const HeatMap map = MakeHeatMap(*d.index, d.steps);
   const std::string title = Say(language, "html.heatmap");
-  Svg svg(kWidth, title, std::string(LanguageName(language)));
+  Svg svg(kPageWidth, title, std::string(LanguageName(language)));
   if (map.num_layers == 0) {
     return svg.Finish(DrawHeading(svg, title, Say(language, "html.heatmap.missing")));
   }
@@ -173,13 +163,13 @@ std::string HeatMapSvg(const Diagnosis& d, Language language) {
   double y = DrawHeading(svg, title,
                          Say(language, Text{"html.heatmap.note", {{"top", Microseconds(most)}}}));
   y = DrawGrid(svg, y, layers);
-  svg.Text(kMargin, y + 16, Say(language, "html.heatmap.by_class"), {.size = 14, .bold = true});
+  svg.Text(kPageMargin, y + 16, Say(language, "html.heatmap.by_class"), {.size = 14, .bold = true});
   return svg.Finish(DrawGrid(svg, y + 36, ClassGrid(map, language)));
 }
 
 std::string AddressMapSvg(const AddressHeatMap& map, Language language) {
   const std::string title = Say(language, "html.address");
-  Svg svg(kWidth, title, std::string(LanguageName(language)));
+  Svg svg(kPageWidth, title, std::string(LanguageName(language)));
   Grid grid;
   grid.row_axis = Say(language, "html.address.rows");
   grid.column_axis = Say(language, "html.address.columns");

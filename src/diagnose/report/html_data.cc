@@ -23,6 +23,7 @@ using Json = nlohmann::ordered_json;
 constexpr size_t kMaxSlices = 30'000;
 constexpr size_t kMaxSteps = 240;
 constexpr size_t kMaxPoints = 400;    // of a metric lane
+constexpr size_t kMinLogPoints = 3;   // of a log's lane: fewer are no course
 constexpr int kMaxDepth = 12;         // of nested CPU slices
 constexpr double kMarginShare = 0.1;  // around a step
 
@@ -355,45 +356,82 @@ Json TraceWindows(const Diagnosis& d, const Clocks& clocks) {
   return windows;
 }
 
+struct Lane {
+  std::string_view key;  // html.lane.<key>
+  double scale;
+  std::string_view unit;
+};
+
+Json LaneOf(const Lane& lane, const SignalSeries& s, const Clocks& clocks) {
+  const size_t stride = (s.size() + kMaxPoints - 1) / kMaxPoints;
+  Json t = Json::array();
+  Json v = Json::array();
+  for (size_t i = 0; i < s.size(); i += stride) {
+    double sum = 0;
+    const size_t end = std::min(i + stride, s.size());
+    for (size_t k = i; k < end; ++k) sum += s.value[k];
+    t.push_back(static_cast<double>(s.t_ns[i]) / 1e9);
+    v.push_back(Number(sum / static_cast<double>(end - i) * lane.scale));
+  }
+  return {{"key", lane.key},    {"name", s.name},
+          {"device", s.device}, {"clock", clocks.Of(s.source)},
+          {"unit", lane.unit},  {"t", std::move(t)},
+          {"v", std::move(v)}};
+}
+
+// What the lines of server logs say over time: a series a log and engine.
+std::vector<SignalSeries> LogSeries(const Timeline& t, LogField field) {
+  std::map<std::pair<SourceId, int32_t>, SignalSeries> series;
+  for (const LogLine& line : t.log_lines) {
+    const std::optional<double> value = t.Value(line, field);
+    if (!value || line.t_ns == kNoTime) continue;
+    SignalSeries& s = series[{line.source, line.engine}];
+    s.source = line.source;
+    s.device = -1;
+    const std::string& path = t.sources[line.source].path;
+    s.name = path.substr(path.rfind('/') + 1);
+    if (line.engine > 0) s.name += fmt::format(" engine {}", line.engine);
+    // Lines of ranks are not always in order.
+    if (!s.t_ns.empty() && line.t_ns < s.t_ns.back()) continue;
+    s.t_ns.push_back(line.t_ns);
+    s.value.push_back(*value);
+  }
+  std::vector<SignalSeries> list;
+  for (auto& [key, s] : series) list.push_back(std::move(s));
+  return list;
+}
+
 Json LanesOf(const Diagnosis& d, const Clocks& clocks) {
-  struct Lane {
-    Signal signal;
-    std::string_view key;  // html.lane.<key>
-    double scale;
-    std::string_view unit;
-  };
-  constexpr Lane kLanes[] = {{Signal::kGpuBusy, "gpu_busy", 100, "%"},
-                             {Signal::kSmActive, "sm_active", 100, "%"},
-                             {Signal::kDramActive, "memory", 100, "%"},
-                             {Signal::kPcieRx, "pcie_rx", 1e-9, "GB/s"},
-                             {Signal::kPcieTx, "pcie_tx", 1e-9, "GB/s"},
-                             {Signal::kNvlink, "nvlink", 1e-9, "GB/s"},
-                             {Signal::kRunning, "running", 1, ""},
-                             {Signal::kWaiting, "waiting", 1, ""},
-                             {Signal::kKvUsage, "kv_usage", 100, "%"},
-                             {Signal::kNumaRemote, "numa", 1, "1/s"},
-                             {Signal::kMemoryReserved, "reserved", 1e-9, "GB"}};
+  constexpr std::pair<Signal, Lane> kSignals[] = {
+      {Signal::kGpuBusy, {"gpu_busy", 100, "%"}},
+      {Signal::kSmActive, {"sm_active", 100, "%"}},
+      {Signal::kDramActive, {"memory", 100, "%"}},
+      {Signal::kPcieRx, {"pcie_rx", 1e-9, "GB/s"}},
+      {Signal::kPcieTx, {"pcie_tx", 1e-9, "GB/s"}},
+      {Signal::kNvlink, {"nvlink", 1e-9, "GB/s"}},
+      {Signal::kRunning, {"running", 1, ""}},
+      {Signal::kWaiting, {"waiting", 1, ""}},
+      {Signal::kKvUsage, {"kv_usage", 100, "%"}},
+      {Signal::kNumaRemote, {"numa", 1, "1/s"}},
+      {Signal::kMemoryReserved, {"reserved", 1e-9, "GB"}}};
+  constexpr std::pair<LogField, Lane> kLogFields[] = {
+      {LogField::kRunning, {"running", 1, ""}},
+      {LogField::kWaiting, {"waiting", 1, ""}},
+      {LogField::kKvUsage, {"kv_usage", 100, "%"}},
+      {LogField::kPrefixHitRate, {"hit_rate", 100, "%"}},
+      {LogField::kPromptTokensPerS, {"prompt_rate", 1, "1/s"}},
+      {LogField::kDecodeTokensPerS, {"decode_rate", 1, "1/s"}}};
   Json lanes = Json::array();
-  for (const Lane& lane : kLanes) {
-    for (const SignalSeries& s : FindSignal(*d.timeline, lane.signal)) {
-      if (s.size() < 2) continue;
-      const size_t stride = (s.size() + kMaxPoints - 1) / kMaxPoints;
-      Json t = Json::array();
-      Json v = Json::array();
-      for (size_t i = 0; i < s.size(); i += stride) {
-        double sum = 0;
-        const size_t end = std::min(i + stride, s.size());
-        for (size_t k = i; k < end; ++k) sum += s.value[k];
-        t.push_back(static_cast<double>(s.t_ns[i]) / 1e9);
-        v.push_back(Number(sum / static_cast<double>(end - i) * lane.scale));
-      }
-      lanes.push_back({{"key", lane.key},
-                       {"name", s.name},
-                       {"device", s.device},
-                       {"clock", clocks.Of(s.source)},
-                       {"unit", lane.unit},
-                       {"t", std::move(t)},
-                       {"v", std::move(v)}});
+  for (const auto& [signal, lane] : kSignals) {
+    for (const SignalSeries& s : FindSignal(*d.timeline, signal)) {
+      if (s.size() >= 2) lanes.push_back(LaneOf(lane, s, clocks));
+    }
+  }
+  for (const auto& [field, lane] : kLogFields) {
+    for (const SignalSeries& s : LogSeries(*d.timeline, field)) {
+      // What never changes is a fact of the report, not a course.
+      const auto [least, most] = std::minmax_element(s.value.begin(), s.value.end());
+      if (s.size() >= kMinLogPoints && *least != *most) lanes.push_back(LaneOf(lane, s, clocks));
     }
   }
   return lanes;

@@ -9,19 +9,16 @@
 #include "diagnose/report/colours.h"
 #include "diagnose/report/describe.h"
 #include "diagnose/report/picture.h"
+#include "diagnose/report/picture_page.h"
 #include "diagnose/report/svg.h"
 #include "diagnose/understand/roofline.h"
 
 namespace fathom::diagnose {
 namespace {
 
-constexpr double kWidth = 1200;
-constexpr double kMargin = 24;
 constexpr double kLeft = 84;
 constexpr double kPlotHeight = 520;
 constexpr size_t kMostPoints = 20;
-constexpr std::string_view kInk = "#1d2129";
-constexpr std::string_view kSoft = "#5b6472";
 constexpr std::string_view kGridLine = "#e3e7ec";
 
 // A logarithmic axis.
@@ -35,6 +32,9 @@ struct LogAxis {
   }
   double At(double value) const {
     return from + (to - from) * (std::log10(value) - low) / (high - low);
+  }
+  double ValueAt(double pixel) const {
+    return std::pow(10, low + (pixel - from) / (to - from) * (high - low));
   }
   // Powers of ten; 2 and 5 times them too where there would be few.
   std::vector<double> Marks() const {
@@ -65,19 +65,19 @@ void DrawAxes(Svg& svg, const Plot& plot, Language language) {
     const double x = plot.x.At(value);
     svg.Line(x, plot.top, x, plot.bottom, kGridLine);
     svg.Text(x, plot.bottom + 14, fmt::format("{:g}", value),
-             {.anchor = Anchor::kMiddle, .fill = kSoft});
+             {.anchor = Anchor::kMiddle, .fill = kSoftInk});
   }
   for (const double value : plot.y.Marks()) {
     const double y = plot.y.At(value);
     svg.Line(plot.x.from, y, plot.x.to, y, kGridLine);
     svg.Text(plot.x.from - 8, y, fmt::format("{:g}", value),
-             {.anchor = Anchor::kEnd, .fill = kSoft});
+             {.anchor = Anchor::kEnd, .fill = kSoftInk});
   }
-  svg.Line(plot.x.from, plot.top, plot.x.from, plot.bottom, kSoft);
-  svg.Line(plot.x.from, plot.bottom, plot.x.to, plot.bottom, kSoft);
+  svg.Line(plot.x.from, plot.top, plot.x.from, plot.bottom, kSoftInk);
+  svg.Line(plot.x.from, plot.bottom, plot.x.to, plot.bottom, kSoftInk);
   svg.Text((plot.x.from + plot.x.to) / 2, plot.bottom + 34, Say(language, "html.intensity"),
            {.anchor = Anchor::kMiddle});
-  svg.Text(kMargin - 2, (plot.top + plot.bottom) / 2, "TFLOP/s",
+  svg.Text(kPageMargin - 2, (plot.top + plot.bottom) / 2, "TFLOP/s",
            {.anchor = Anchor::kMiddle, .rotate = -90});
 }
 
@@ -110,9 +110,19 @@ struct Box {
   }
 };
 
-// Numbers beside the points, each where no earlier one and no other point is.
-void DrawPoints(Svg& svg, const Plot& plot, std::span<const RooflinePoint> points) {
+// Numbers beside the points, each where no earlier one, no other point and no roof is.
+void DrawPoints(Svg& svg, const Plot& plot, std::span<const RooflinePoint> points,
+                const std::optional<cost::Hardware>& hardware) {
   std::vector<Box> taken;
+  if (hardware) {
+    constexpr double kStep = 4;
+    for (double x = plot.x.from; x <= plot.x.to; x += kStep) {
+      const double intensity = plot.x.ValueAt(x);
+      const double roof =
+          std::min(hardware->bf16_flops_per_s, intensity * hardware->memory_bytes_per_s) / 1e12;
+      taken.push_back({x - kStep / 2, plot.y.At(roof) - kStep / 2, kStep, kStep});
+    }
+  }
   for (const RooflinePoint& p : points) {
     taken.push_back({plot.x.At(Intensity(p)) - 6, plot.y.At(Tflops(p)) - 6, 12, 12});
   }
@@ -170,7 +180,8 @@ double DrawLegend(Svg& svg, double y, std::span<const RooflinePoint> points, Lan
 
 double DrawTable(Svg& svg, double y, std::span<const RooflinePoint> points,
                  const std::optional<cost::Hardware>& hardware, Language language) {
-  constexpr double kColumns[] = {kMargin + 24, kMargin + 34, 640, 730, 850, 960, 1090, 1176};
+  constexpr double kColumns[] = {
+      kPageMargin + 24, kPageMargin + 34, 640, 730, 850, 960, 1090, 1176};
   const std::string heads[] = {"#",
                                Say(language, "html.roofline.call"),
                                Say(language, "report.phase"),
@@ -183,7 +194,7 @@ double DrawTable(Svg& svg, double y, std::span<const RooflinePoint> points,
     svg.Text(kColumns[column], y, text,
              {.anchor = column == 1 ? Anchor::kStart : Anchor::kEnd, .fill = fill});
   };
-  for (size_t i = 0; i < std::size(heads); ++i) cell(i, heads[i], kSoft);
+  for (size_t i = 0; i < std::size(heads); ++i) cell(i, heads[i], kSoftInk);
   y += 20;
   for (size_t i = 0; i < points.size(); ++i) {
     const RooflinePoint& p = points[i];
@@ -215,8 +226,7 @@ std::string RooflineSvg(const Diagnosis& d, Language language) {
     return p.seconds <= 0 || p.cost.bytes <= 0 || p.cost.flops <= 0;
   });
   const std::string title = Say(language, "html.roofline");
-  Svg svg(kWidth, title, std::string(LanguageName(language)));
-  svg.Text(kMargin, 28, title, {.size = 18, .bold = true});
+  Svg svg(kPageWidth, title, std::string(LanguageName(language)));
   const auto& hardware = roofline.hardware;
   std::string note = Say(language, "html.roofline.unknown");
   if (roofline.points.empty()) {
@@ -228,18 +238,14 @@ std::string RooflineSvg(const Diagnosis& d, Language language) {
                             {"bw", fmt::format("{:.0f}", hardware->memory_bytes_per_s / 1e9)},
                             {"tflops", fmt::format("{:.0f}", hardware->bf16_flops_per_s / 1e12)}}});
   }
-  double y = 54;
-  for (const std::string& line : WrapText(note, kWidth - 2 * kMargin, 12)) {
-    svg.Text(kMargin, y, line, {.fill = kSoft});
-    y += 18;
-  }
-  if (roofline.points.empty()) return svg.Finish(y + 8);
+  double y = DrawHeading(svg, title, note);
+  if (roofline.points.empty()) return svg.Finish(y);
   const std::span<const RooflinePoint> points(roofline.points.data(),
                                               std::min(roofline.points.size(), kMostPoints));
-  Plot plot{.x = {.low = 1e9, .high = -1e9, .from = kLeft, .to = kWidth - kMargin},
-            .y = {.low = 1e9, .high = -1e9, .from = y + 10 + kPlotHeight, .to = y + 10},
-            .top = y + 10,
-            .bottom = y + 10 + kPlotHeight};
+  Plot plot{.x = {.low = 1e9, .high = -1e9, .from = kLeft, .to = kPageWidth - kPageMargin},
+            .y = {.low = 1e9, .high = -1e9, .from = y + kPlotHeight, .to = y},
+            .top = y,
+            .bottom = y + kPlotHeight};
   for (const RooflinePoint& p : points) {
     // Room for the marks: none lies on an edge.
     for (const double margin : {0.5, 2.0}) {
@@ -257,7 +263,7 @@ std::string RooflineSvg(const Diagnosis& d, Language language) {
   }
   DrawAxes(svg, plot, language);
   if (hardware) DrawRoofs(svg, plot, *hardware);
-  DrawPoints(svg, plot, points);
+  DrawPoints(svg, plot, points, hardware);
   y = DrawLegend(svg, plot.bottom + 62, points, language);
   y = DrawTable(svg, y + 12, points, hardware, language);
   return svg.Finish(y + 8);

@@ -137,6 +137,8 @@ class Writer {
     return Say(language_,
                Text{"report.tail",
                     {{"phase", PhaseWord(language_, tail.phase)},
+                     {"which", Say(language_, tail.of < kMinPercentileSteps ? "report.slowest"
+                                                                            : "report.p99")},
                      {"ms", Duration(static_cast<double>(tail.excess_ns))},
                      {"of", std::to_string(tail.of)},
                      {"parts", parts},

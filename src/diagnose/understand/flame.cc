@@ -44,12 +44,30 @@ class Tree {
   std::unordered_map<uint64_t, uint32_t> ids_;
 };
 
-void AddSamples(const Timeline& t, Tree& tree) {
+// Of perf's clocks a period is nanoseconds; of a counter it is events.
+bool IsClock(std::string_view event) {
+  return event.starts_with("cpu-clock") || event.starts_with("task-clock");
+}
+
+// What the samples' periods count; several events share no unit.
+std::string UnitOf(const Timeline& t) {
+  const StringId first = t.stack_samples.front().event;
+  const bool same = std::all_of(t.stack_samples.begin(), t.stack_samples.end(),
+                                [&](const StackSample& s) { return s.event == first; });
+  const std::string_view event = t.Name(first);
+  if (!same || event.empty()) return "samples";
+  return IsClock(event) ? "ms" : std::string(event);
+}
+
+void AddSamples(const Timeline& t, std::string_view unit, Tree& tree) {
+  const double scale = unit == "ms" ? 1e-6 : 1;
   std::vector<uint32_t> path;
   for (const StackSample& sample : t.stack_samples) {
     path.clear();
     for (uint32_t n = sample.stack; n != kNone; n = t.stack_nodes[n].parent) path.push_back(n);
-    const auto weight = static_cast<double>(std::max<uint64_t>(sample.period, 1));
+    // Periods of different events do not add up: then each sample counts once.
+    const double weight =
+        unit == "samples" ? 1 : static_cast<double>(std::max<uint64_t>(sample.period, 1)) * scale;
     uint32_t node = 0;
     tree.Add(node, weight);
     for (auto it = path.rbegin(); it != path.rend(); ++it) {
@@ -90,8 +108,8 @@ Flame MakeFlame(const TraceIndex& index, double least_share) {
   Flame flame;
   Tree tree;
   if (!timeline.stack_samples.empty()) {
-    flame.unit = "samples";
-    AddSamples(timeline, tree);
+    flame.unit = UnitOf(timeline);
+    AddSamples(timeline, flame.unit, tree);
   } else {
     flame.unit = "ms";
     AddPython(index, tree);

@@ -17,7 +17,7 @@ struct FlameNode {
 
 struct Flame {
   FlameNode root;
-  std::string unit;  // "samples" (weighted by period), "ms"
+  std::string unit;  // "ms", or what was sampled: "cycles", "samples" of several events
 };
 
 // Nodes below `least_share` of the whole are left out. An empty root: no stacks were recorded.

@@ -10,6 +10,9 @@
 
 namespace fathom::diagnose {
 
+// Below this the 99th percentile is the maximum.
+inline constexpr size_t kMinPercentileSteps = 100;
+
 struct TailPart {
   // One of both: time in which the GPU ran a class of kernels, or idled for a cause.
   std::optional<KernelClass> busy;

@@ -70,10 +70,31 @@ class TimelinePicture {
     for (const list of this.byTrack) list.sort((a, b) => a[0] - b[0]);
     this.first = Math.min(...this.rows.map((r) => this.byTrack[r.id][0]?.[0] ?? Infinity));
     this.last = data.slices.reduce((end, s) => Math.max(end, s[0] + s[1]), this.first + 1);
+    this.steps = this.rows.filter((r) => r.kind === 'step').flatMap((r) => this.byTrack[r.id])
+      .sort((a, b) => a[0] - b[0]);
     this.from = this.first;
     this.to = this.last;
+    // Few steps far apart would be slivers between nothing: the first one fills the picture then.
+    const shown = this.steps.reduce((sum, s) => sum + s[1], 0);
+    if (shown > 0 && shown < 0.25 * (this.last - this.first)) this.show(this.steps[0]);
     this.listen();
     this.draw();
+  }
+
+  // The slice and a little of what is around it.
+  show(s) {
+    this.from = Math.max(this.first, s[0] - 0.05 * s[1]);
+    this.to = Math.min(this.last, s[0] + 1.05 * s[1]);
+  }
+
+  // To the next shown step, or the previous one.
+  step(direction) {
+    const middle = (this.from + this.to) / 2;
+    const ahead = direction > 0 ? this.steps.find((s) => s[0] > middle)
+      : this.steps.findLast((s) => s[0] + s[1] < middle);
+    if (!ahead) return;
+    this.show(ahead);
+    this.select(ahead);
   }
 
   layout() {
@@ -246,7 +267,8 @@ class TimelinePicture {
     this.canvas.addEventListener('pointerleave', (event) => showTip(event, ''));
     this.canvas.addEventListener('keydown', (event) => {
       const act = {'+': () => this.zoom(0.7), '-': () => this.zoom(1.4), ArrowLeft: () => this.pan(-0.2),
-        ArrowRight: () => this.pan(0.2), 0: () => this.reset()}[event.key];
+        ArrowRight: () => this.pan(0.2), n: () => this.step(1), p: () => this.step(-1),
+        0: () => this.reset()}[event.key];
       if (!act) return;
       event.preventDefault();
       act();
@@ -277,7 +299,8 @@ class FlamePicture {
 
   describe(node) {
     const share = (100 * node.v / this.data.root.v).toFixed(1);
-    const value = this.data.unit === 'ms' ? microseconds(node.v * 1e3) : `${node.v}`;
+    const value = this.data.unit === 'ms' ? microseconds(node.v * 1e3)
+      : `${Number(node.v.toPrecision(3))} ${this.data.unit}`;
     return `${node.n} · ${value} · ${share} %`;
   }
 
@@ -349,7 +372,9 @@ class HeatPicture {
     context.fillStyle = soft;
     context.fillText(this.axes.row, 0, 8);
     const everyRow = Math.ceil(13 / this.cellHeight);
-    const everyColumn = Math.ceil((widest(columnLabels) + 10) / this.cellWidth);
+    const everyColumn = Math.ceil((widest(columnLabels) + 14) / this.cellWidth);
+    // Gaps between cells of a few pixels would be a pattern of their own.
+    const gap = this.cellWidth < 8 ? -0.3 : 0.6;
     values.forEach((row, r) => {
       const y = this.top + r * this.cellHeight;
       context.fillStyle = soft;
@@ -359,7 +384,7 @@ class HeatPicture {
         if (value == null) return;
         context.fillStyle = mix(low, high, most > 0 ? Math.min(1, value / most) : 0);
         context.fillRect(this.left + c * this.cellWidth, y,
-                         Math.max(this.cellWidth - 0.6, 0.6), Math.max(this.cellHeight - 0.6, 0.6));
+                         Math.max(this.cellWidth - gap, 0.6), Math.max(this.cellHeight - 0.6, 0.6));
       });
     });
     context.fillStyle = soft;

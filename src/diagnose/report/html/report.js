@@ -69,8 +69,11 @@ function partsOf(step) {
 
 function phases() {
   const rows = Object.entries(report.phases);
+  const notes = [...data.step_notes, ...data.log_phases].map((note) => make('li', {}, note));
+  const list = notes.length ? make('ul', {}, ...notes) : null;
   if (!rows.length) {
-    section('phases', 'report.step2', make('p', {class: 'soft'}, say('report.no_steps')));
+    section('phases', 'report.step2',
+      list ?? make('p', {class: 'soft'}, say('report.no_steps')));
     return;
   }
   const head = ['report.phase', 'report.steps'].map((k) => make('th', {}, say(k)));
@@ -83,7 +86,7 @@ function phases() {
       make('td', {'data-head': 'p50 ms'}, p.p50_ms?.toPrecision(3) ?? '?'),
       make('td', {'data-head': 'p99 ms'}, p.p99_ms?.toPrecision(3) ?? '?'),
       make('td', {class: 'wide'}, typical(phase))))));
-  section('phases', 'report.step2', make('div', {class: 'scroll'}, table));
+  section('phases', 'report.step2', ...[make('div', {class: 'scroll'}, table), list].filter(Boolean));
 }
 
 // --- findings ---
@@ -182,8 +185,10 @@ function stepBars() {
     ...groups.map((g) => make('option', {value: g}, say(`phase.${g}`))));
   select.value = groups.includes('decode') ? 'decode' : groups[0];
   const {canvas, box} = chartBox();
-  section('steps', 'html.steps', make('div', {class: 'row'}, select), box,
-          make('p', {class: 'soft small'}, say('html.steps.note')));
+  const thinned = report.steps.length > data.shown_steps.length ? ` ${say('html.steps.thinned',
+    {n: data.shown_steps.length, of: report.steps.length})}` : '';
+  section('steps', 'html.steps', make('div', {class: 'row'}, select), box, legendOf(kinds),
+          make('p', {class: 'soft small'}, say('html.steps.note') + thinned));
   chart(canvas, () => {
     const shown = steps.filter(([, s]) => s.phase === select.value);
     return {
@@ -196,8 +201,9 @@ function stepBars() {
         })).filter((d) => d.data.some((v) => v > 0)),
       },
       options: {
-        scales: {x: axis(say('html.step'), {stacked: true}), y: axis('ms', {stacked: true})},
-        plugins: {legend: {position: 'bottom', labels: {boxWidth: 10, font: {size: 11}}},
+        scales: {x: axis(say('html.step'), {stacked: true, ticks: {maxRotation: 0, autoSkipPadding: 12}}),
+          y: axis('ms', {stacked: true})},
+        plugins: {legend: {display: false},
           tooltip: {callbacks: {label: (c) => `${c.dataset.label}: ${milliseconds(c.raw)}`}}},
       },
     };
@@ -220,6 +226,7 @@ function tailBars() {
     const {canvas, box} = chartBox();
     section(`tail-${tail.phase}`, 'html.tail', make('p', {class: 'soft small'}, say('html.tail.note', {
       phase: say(`phase.${tail.phase}`), slow: milliseconds(slow.wall_ms),
+      which: say(tail.of < 100 ? 'report.slowest' : 'report.p99'),
       typical: milliseconds(typicalStep.wall_ms), n: tail.of})), box);
     chart(canvas, () => ({
       type: 'bar',
@@ -248,7 +255,8 @@ function gapCauses() {
   if (!causes.length) return;
   const {canvas, box} = chartBox();
   box.classList.add('middle');
-  section('gaps', 'html.gaps', box, make('p', {class: 'soft small'}, say('html.gaps.note')));
+  section('gaps', 'html.gaps', box, legendOf(causes.map((cause) => `idle:${cause}`)),
+          make('p', {class: 'soft small'}, say('html.gaps.note')));
   chart(canvas, () => ({
     type: 'bar',
     data: {labels: shownPhases.map((p) => say(`phase.${p}`)),
@@ -256,7 +264,7 @@ function gapCauses() {
         backgroundColor: colourOf(`idle:${cause}`), maxBarThickness: 44,
         data: shownPhases.map((p) => (byPhase[p].sums[cause] ?? 0) / byPhase[p].n)}))},
     options: {indexAxis: 'y', scales: {x: axis(say('html.gaps.axis'), {stacked: true}), y: {stacked: true}},
-      plugins: {legend: {position: 'bottom', labels: {boxWidth: 10, font: {size: 11}}}}},
+      plugins: {legend: {display: false}}},
   }));
 }
 
@@ -330,12 +338,15 @@ function rooflineTable(roof) {
   return make('div', {class: 'scroll'}, make('table', {},
     make('thead', {}, make('tr', {}, ...heads.map((h) => make('th', {}, say(h))),
       make('th', {}, 'GB/s'), make('th', {}, 'TFLOP/s'), make('th', {}, say('html.roofline.share')))),
-    make('tbody', {}, ...roof.points.slice(0, 20).map((p) => make('tr', {},
-      make('td', {}, p.name, shown(p) ? make('button', {class: 'show', onclick: () => showSlice(p.slice)},
-        say('html.show')) : null),
-      make('td', {}, say(`phase.${p.phase}`)), make('td', {}, `${p.count}`),
-      make('td', {}, microseconds(p.us)), make('td', {}, p.gb_per_s.toFixed(0)),
-      make('td', {}, p.tflops.toPrecision(3)), make('td', {}, share(p)))))));
+    make('tbody', {}, ...roof.points.slice(0, 20).map((p) => {
+      const cell = (head, text) => make('td', {'data-head': head}, text);
+      return make('tr', {},
+        make('td', {}, p.name, shown(p) ? make('button', {class: 'show', onclick: () => showSlice(p.slice)},
+          say('html.show')) : null),
+        make('td', {}, say(`phase.${p.phase}`)), cell(say('html.roofline.count'), `${p.count}`),
+        cell(say('html.roofline.time'), microseconds(p.us)), cell('GB/s', p.gb_per_s.toFixed(0)),
+        cell('TFLOP/s', p.tflops.toPrecision(3)), cell(say('html.roofline.share'), share(p)));
+    }))));
 }
 
 function missing(id, titleKey, whyKey) {
@@ -356,7 +367,8 @@ function timelineView() {
     say(data.timeline.note));
   const button = (text, label, act) => make('button', {'aria-label': label, onclick: act}, text);
   section('timeline', 'html.timeline',
-    make('div', {class: 'row'}, button('+', say('html.zoom_in'), () => timeline.zoom(0.5)),
+    make('div', {class: 'row'}, button('⇤', say('html.previous_step'), () => timeline.step(-1)),
+      button('⇥', say('html.next_step'), () => timeline.step(1)), button('+', say('html.zoom_in'), () => timeline.zoom(0.5)),
       button('−', say('html.zoom_out'), () => timeline.zoom(2)),
       button('←', say('html.left'), () => timeline.pan(-0.3)),
       button('→', say('html.right'), () => timeline.pan(0.3)),
@@ -503,7 +515,7 @@ function lanes() {
       data: {datasets: [{data: lane.t.map((t, i) => ({x: t - start, y: lane.v[i]})),
         borderColor: cssColour('--accent'), borderWidth: 1.5, pointRadius: 0, fill: false}]},
       options: {plugins: {legend: {display: false}, tooltip: {enabled: false}, cursor: {clock: lane.clock, bands}},
-        scales: {x: {type: 'linear', min: 0, max: end - start, ticks: {maxRotation: 0, callback: (v) => `${v} s`}},
+        scales: {x: {type: 'linear', min: 0, max: end - start, ticks: {maxRotation: 0, includeBounds: false, callback: (v) => `${v} s`}},
           // The same room for the numbers everywhere, so that moments lie above each other.
           y: {beginAtZero: true, ticks: {maxTicksLimit: 4}, afterFit: (scale) => { scale.width = 52; }}}},
       plugins: [cursorLine],
