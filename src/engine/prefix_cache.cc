@@ -29,7 +29,7 @@ PrefixCache::PrefixCache(PagePool& pool, const PrefixCacheOptions& options, even
   tokens_.resize(num_pages * options_.page_tokens);
   tails_.resize(num_pages * options_.page_tokens);
   table_.assign(std::bit_ceil(2 * num_pages), kNoPage);
-  evicted_.resize(std::bit_ceil(4 * num_pages));
+  evicted_.resize(std::bit_ceil(num_pages) * kEvictedWays);
 }
 
 SpaceId PrefixCache::FindSpace(uint64_t rope_key, std::string_view tenant) {
@@ -184,6 +184,7 @@ PrefixCache::Match PrefixCache::Acquire(PagePath& path, std::span<const int32_t>
   if (miss.cause != event::MissCause::kNone) {
     event.kind = event::Kind::kCacheMiss;
     event.value = static_cast<uint64_t>(miss.token);
+    event.aux = tokens.size() - found;
     sink_.Emit(event);
   }
   return match;
@@ -263,7 +264,11 @@ void PrefixCache::Evict() {
   FATHOM_CHECK(node.first_child == kNoPage, "page {} would be evicted before its children", page);
   RemoveEvictable(page);
   EraseFromTable(page);
-  MarkEvicted(node.chain);
+  int32_t together = pool_.used() + 1;  // with the page that is wanted
+  for (PageId at = page; at != kNoPage && pool_.references(at) == 0; at = nodes_[at].parent) {
+    ++together;
+  }
+  MarkEvicted({.chain = node.chain, .crowded = together > pool_.total()});
   if (node.previous_sibling != kNoPage) {
     nodes_[node.previous_sibling].next_sibling = node.next_sibling;
   } else if (node.parent != kNoPage) {
@@ -316,10 +321,20 @@ void PrefixCache::EraseFromTable(PageId page) {
   table_[hole] = kNoPage;
 }
 
-void PrefixCache::MarkEvicted(uint64_t chain) { evicted_[chain & (evicted_.size() - 1)] = chain; }
+size_t PrefixCache::EvictedSet(uint64_t chain) const {
+  return (chain & (evicted_.size() / kEvictedWays - 1)) * kEvictedWays;
+}
 
-bool PrefixCache::WasEvicted(uint64_t chain) const {
-  return evicted_[chain & (evicted_.size() - 1)] == chain;
+void PrefixCache::MarkEvicted(const Evicted& evicted) {
+  const auto set = evicted_.begin() + static_cast<std::ptrdiff_t>(EvictedSet(evicted.chain));
+  std::copy_backward(set, set + kEvictedWays - 1, set + kEvictedWays);
+  *set = evicted;
+}
+
+const PrefixCache::Evicted* PrefixCache::FindEvicted(uint64_t chain) const {
+  const std::span<const Evicted> set = std::span(evicted_).subspan(EvictedSet(chain), kEvictedWays);
+  const auto found = std::ranges::find(set, chain, &Evicted::chain);
+  return found == set.end() ? nullptr : &*found;
 }
 
 }  // namespace fathom::engine

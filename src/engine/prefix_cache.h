@@ -127,6 +127,11 @@ class PrefixCache {
     int32_t stranded_pages = 0;  // there under another version
   };
 
+  struct Evicted {
+    uint64_t chain = 0;
+    bool crowded = false;  // it and the pages before it could not stay beside those in use
+  };
+
   SpaceId FindSpace(uint64_t rope_key, std::string_view tenant);
   int32_t PromptTokensOf(const PagePath& path, int32_t index) const;
   uint64_t ChainOf(uint64_t parent_chain, std::span<const int32_t> page,
@@ -147,8 +152,9 @@ class PrefixCache {
   // Hash table from chain to page: linear probing, deletion by shifting back.
   void InsertInTable(PageId page);
   void EraseFromTable(PageId page);
-  void MarkEvicted(uint64_t chain);
-  bool WasEvicted(uint64_t chain) const;
+  void MarkEvicted(const Evicted& evicted);
+  const Evicted* FindEvicted(uint64_t chain) const;  // null when it was not, or long ago
+  size_t EvictedSet(uint64_t chain) const;           // where its set begins
 
   void Link(PageId page, PageId parent, SpaceId space);
   void Evict();
@@ -158,11 +164,13 @@ class PrefixCache {
   PagePool& pool_;
   PrefixCacheOptions options_;
   event::Sink sink_;
-  std::vector<Node> nodes_;        // [num_pages]
-  std::vector<int32_t> tokens_;    // [num_pages, page_tokens]
-  std::vector<int32_t> tails_;     // [num_pages, page_tokens] what followed and did not fill a page
-  std::vector<PageId> table_;      // power of two, at most half full
-  std::vector<uint64_t> evicted_;  // direct-mapped, newest wins: a hint for explanations
+  std::vector<Node> nodes_;      // [num_pages]
+  std::vector<int32_t> tokens_;  // [num_pages, page_tokens]
+  std::vector<int32_t> tails_;   // [num_pages, page_tokens] what followed and did not fill a page
+  std::vector<PageId> table_;    // power of two, at most half full
+  // Evicted pages in sets of kEvictedWays, newest first in each: a hint for explanations.
+  static constexpr size_t kEvictedWays = 4;
+  std::vector<Evicted> evicted_;  // [sets, kEvictedWays], sets a power of two
   std::vector<Space> spaces_;
   PageId newest_ = kNoPage;
   PageId oldest_ = kNoPage;

@@ -223,21 +223,37 @@ TEST_F(PrefixCacheTest, OtherRopeTenantAndEvictionAreNamed) {
   EXPECT_EQ(e.cause, event::MissCause::kTenant);
   EXPECT_EQ(e.stranded, 0);
 
-  Use(Tokens(500, 24), {}, /*rope_key=*/7);
+  for (const int other : {500, 600, 700}) Use(Tokens(other, 8), {}, /*rope_key=*/7);
   e = Ask(Tokens(0, 9), false, /*rope_key=*/7);
   EXPECT_EQ(e.found, 0);
   EXPECT_EQ(e.cause, event::MissCause::kEvicted);
   EXPECT_EQ(e.token, 0);
 }
 
+TEST_F(PrefixCacheTest, AnEvictionIsRememberedWhileThePoolTurnsOver) {
+  for (int first = 0; first < 16; ++first) {
+    Make(32);
+    Use(Tokens(1000 * first, 8));
+    for (int other = 0; other < 6; ++other) {
+      Use(Tokens(50000 + 1000 * other + first, 8 * kPage));
+    }
+    const Explained e = Ask(Tokens(1000 * first, 9));
+    EXPECT_EQ(e.found, 0);
+    EXPECT_EQ(e.cause, event::MissCause::kEvicted) << first;
+  }
+}
+
 TEST_F(PrefixCacheTest, APrefixThatCannotStayBesideWhatRunsIsCapacity) {
   Make(6);
   Use(Tokens(0, 16));
   std::vector<PageId> running;
-  for (int i = 0; i < 4; ++i) running.push_back(cache_->Allocate());
-  const Explained e = Ask(Tokens(0, 17));
-  EXPECT_EQ(e.cause, event::MissCause::kCapacity);
+  for (int i = 0; i < 4; ++i) running.push_back(cache_->Allocate());  // evicts the last two
+  EXPECT_EQ(Ask(Tokens(0, 17)).cause, event::MissCause::kCapacity);
   for (const PageId page : running) cache_->Release(page);
+  EXPECT_EQ(Ask(Tokens(0, 17)).cause, event::MissCause::kCapacity);
+  // The two that stayed give way to prompts beside each of which they could have stayed.
+  for (const int other : {500, 600, 700}) Use(Tokens(other, 8));
+  EXPECT_EQ(Ask(Tokens(0, 9)).cause, event::MissCause::kEvicted);
 }
 
 TEST_F(PrefixCacheTest, OffItOnlyHandsPagesOut) {

@@ -52,9 +52,9 @@ PrefixCache::Miss PrefixCache::Explain(const PagePath& path, std::span<const int
     return {other ? MissCause::kOtherText : MissCause::kPageRounding, divergent};
   }
   const size_t next = static_cast<size_t>(match.num_pages);
-  if (next < path.chains.size() && WasEvicted(path.chains[next])) {
-    const int32_t room = pool_.total() - pool_.used() + match.num_pages;
-    return {usable > room ? MissCause::kCapacity : MissCause::kEvicted, begin};
+  if (const Evicted* evicted =
+          next < path.chains.size() ? FindEvicted(path.chains[next]) : nullptr) {
+    return {evicted->crowded ? MissCause::kCapacity : MissCause::kEvicted, begin};
   }
   if (page_matches) return {MissCause::kGenerated, begin};
   for (size_t i = 0; i < spaces_.size(); ++i) {

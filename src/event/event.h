@@ -27,8 +27,9 @@ enum class Kind : uint8_t {
   kPreempted,       // I request_id; value = tokens whose pages were given back
   kFinished,        // I request_id; value = generated tokens, flags = engine::FinishReason
   kPrefixLookup,    // S request_id; value = tokens found, aux = tokens asked for
-  kCacheMiss,       // I request_id; value = first divergent token, flags = MissCause
-  kKvVersionMismatch,  // I request_id; value = entries dropped, flags = MissCause
+  kCacheMiss,       // I request_id; value = first divergent token, aux = tokens to compute again,
+                    //   flags = MissCause
+  kKvVersionMismatch,  // I request_id; value = pages there under another version, flags = MissCause
   kModelLoad,          // S value = bytes
   kResponded,          // I request_id; value = body bytes. The front end has written the whole
                        //   response, or has given it up: the request's wall time ends here
@@ -61,10 +62,10 @@ enum class MissCause : uint16_t {
   kOtherText,         // the text differs from the divergent token on
   kBos,               // one side has a BOS the other lacks
   kStrippedThinking,  // the history's thinking was dropped by the chat template
-  kEvicted,           // the pages were there and were reused
+  kEvicted,           // the pages were there and gave way to ones used later
   kPageRounding,      // only whole pages are kept
   kVersion,           // other model, rope, mask policy or KV type
-  kCapacity,          // never kept: the pool was too small
+  kCapacity,          // the pages were there, and what ran left no room for them
   kTenant,            // held under another tenant's salt
   kGenerated,         // held as generated tokens, which prompts do not reuse unless told to
   kCount,

@@ -43,7 +43,7 @@ Decoder::Decoder(ModelConfig config, const DecoderOptions& options, std::string 
     : config_(std::move(config)), options_(options), name_(std::move(name)) {}
 
 int64_t Decoder::FirstTablePositions() const {
-  return config_.rope.scaling == ops::RopeScaling::kDynamic ? config_.native_context
+  return config_.rope.scaling == ops::RopeScaling::kDynamic ? config_.rope.original_positions
                                                             : config_.max_context;
 }
 
@@ -61,7 +61,7 @@ Result<RopeChoice> Decoder::ChooseRope(int64_t max_tokens) {
                max_tokens, config_.max_context);
   }
   const bool dynamic = config_.rope.scaling == ops::RopeScaling::kDynamic;
-  if (!dynamic || max_tokens <= config_.native_context) return RopeChoice{};
+  if (!dynamic || max_tokens <= config_.rope.original_positions) return RopeChoice{};
   const int64_t step = options_.rope_length_step;
   const int64_t length = std::min((max_tokens + step - 1) / step * step, config_.max_context);
   auto row = rope_rows_.find(length);

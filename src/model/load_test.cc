@@ -215,6 +215,18 @@ TEST_F(LoadTest, RefusesWhatDoesNotFit) {
   EXPECT_THAT(ErrorOf(options), HasSubstr("16, 32, 64 or 128"));
 }
 
+// The base changes past --rope-scaling's own original length, not past the file's.
+TEST_F(LoadTest, DynamicRopeFollowsItsOriginalLength) {
+  LoadOptions options;
+  options.rope_scaling = ParseRopeScaling("dynamic,factor=4,original=16").value();
+  const auto loaded = Load(options);
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  EXPECT_EQ(loaded->model->max_context_tokens(), 64);
+  EXPECT_EQ(loaded->model->ChooseRope(16)->row, loaded->model->ChooseRope(1)->row);
+  EXPECT_NE(loaded->model->ChooseRope(17)->row, loaded->model->ChooseRope(16)->row);
+  EXPECT_NE(loaded->model->ChooseRope(17)->key, loaded->model->ChooseRope(16)->key);
+}
+
 TEST_F(LoadTest, RefusesTensorsThatDoNotAgree) {
   TinyLlama extra;
   extra.Add("model.layers.0.self_attn.q_proj.bias", {kHidden});

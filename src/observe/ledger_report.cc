@@ -155,10 +155,12 @@ ordered_json LedgerJson(const RequestLedger& ledger, std::string_view id) {
   }
   out["prefix_cache"] = nullptr;
   if (ledger.prefix) {
-    out["prefix_cache"] = {{"asked_tokens", ledger.prefix->asked_tokens},
-                           {"found_tokens", ledger.prefix->found_tokens},
-                           {"first_divergent_token", ledger.prefix->first_divergent_token},
-                           {"cause", NameOf(ledger.prefix->cause)}};
+    out["prefix_cache"] = {
+        {"asked_tokens", ledger.prefix->asked_tokens},
+        {"found_tokens", ledger.prefix->found_tokens},
+        {"recomputed_tokens", ledger.prefix->asked_tokens - ledger.prefix->found_tokens},
+        {"first_divergent_token", ledger.prefix->first_divergent_token},
+        {"cause", NameOf(ledger.prefix->cause)}};
   }
   out["dropped_events"] = ledger.dropped_events;
   out["late_events"] = ledger.late_events;

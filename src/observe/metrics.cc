@@ -240,7 +240,6 @@ void Metrics::Apply(const Event& e) {
       requests_.erase(e.request_id);
       break;
     case Kind::kCacheMiss:
-    case Kind::kKvVersionMismatch:
       cache_misses_->Add({{"cause", std::string(NameOf(static_cast<event::MissCause>(e.flags)))}})
           .Increment();
       break;

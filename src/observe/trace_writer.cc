@@ -216,9 +216,12 @@ void TraceWriter::RequestStage(const Event& e) {
     case Kind::kCacheMiss:
     case Kind::kKvVersionMismatch:
       mark('n', ts, NameOf(e.kind),
-           fmt::format(R"("op":"{}","cause":"{}","{}":{})", NameOf(e.kind),
-                       NameOf(static_cast<event::MissCause>(e.flags)),
-                       e.kind == Kind::kCacheMiss ? "first_divergent_token" : "entries", e.value));
+           fmt::format(R"("op":"{}","cause":"{}",)", NameOf(e.kind),
+                       NameOf(static_cast<event::MissCause>(e.flags))) +
+               (e.kind == Kind::kCacheMiss
+                    ? fmt::format(R"("first_divergent_token":{},"recomputed_tokens":{})", e.value,
+                                  e.aux)
+                    : fmt::format(R"("entries":{})", e.value)));
       break;
     case Kind::kScheduled:
       enter(found->second == "preempted" ? "recompute" : "prefill");
