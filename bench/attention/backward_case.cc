@@ -29,7 +29,7 @@ struct BackwardRun::State {
   kernels::cuda::PrefillParams forward;
   ops::PrefillAttentionPlan plan;
   std::vector<uint16_t> host_q, host_k, host_v, host_d_out;
-  Buffer q, k, v, d_out, out, lse, d_q, d_k, d_v, delta, starts, kv_starts, lengths, workspace;
+  Buffer q, k, v, d_out, out, lse, d_q, d_k, d_v, stats, starts, kv_starts, lengths, workspace;
 };
 
 BackwardRun::BackwardRun(BackwardCase shape, const ops::GpuLimits& gpu)
@@ -55,7 +55,7 @@ BackwardRun::BackwardRun(BackwardCase shape, const ops::GpuLimits& gpu)
   s.d_q = Buffer(q_bytes);
   s.d_k = Buffer(k_bytes);
   s.d_v = Buffer(k_bytes);
-  s.delta = Buffer(int64_t{tokens} * c.num_heads * 4);
+  s.stats = Buffer(int64_t{tokens} * c.num_heads * 8);
 
   std::vector<int32_t> starts, lengths(static_cast<size_t>(c.batch), c.length);
   for (int b = 0; b <= c.batch; ++b) starts.push_back(b * c.length);
@@ -105,7 +105,7 @@ BackwardRun::BackwardRun(BackwardCase shape, const ops::GpuLimits& gpu)
   p.d_q = {s.d_q.As<void>(), q_stride, c.dim};
   p.d_k = {s.d_k.As<void>(), k_stride, c.dim};
   p.d_v = {s.d_v.As<void>(), k_stride, c.dim};
-  p.delta = s.delta.As<float>();
+  p.row_stats = s.stats.As<float>();
   p.scale = f.scale;
   p.causal = c.causal;
   p.batch = c.batch;
@@ -120,7 +120,7 @@ BackwardRun::~BackwardRun() = default;
 
 void BackwardRun::Run() {
   const State& s = *state_;
-  for (const Buffer* buffer : {&s.out, &s.lse, &s.d_q, &s.d_k, &s.d_v, &s.delta}) {
+  for (const Buffer* buffer : {&s.out, &s.lse, &s.d_q, &s.d_k, &s.d_v, &s.stats}) {
     buffer->Fill(0xff);
   }
   CheckCuda(kernels::cuda::PreparePrefill(s.forward, s.plan.rows, s.shape.length, nullptr),

@@ -25,7 +25,8 @@ struct BackwardParams {
   TokenTensor d_q;
   TokenTensor d_k;
   TokenTensor d_v;
-  float* delta = nullptr;  // workspace: rowsum(dO O), [batch * length, num_heads]
+  // Workspace, [2][batch * length, num_heads]: -lse log2(e) of each row, and -rowsum(dO O).
+  float* row_stats = nullptr;
 
   float scale = 0;
   bool causal = true;

@@ -18,7 +18,7 @@ struct CacheRows {
   int64_t token_stride = 0;
   int64_t head_stride = 0;
   int32_t num_heads = 0;
-  int32_t dim = 0;              // a multiple of 8, at most 512
+  int32_t dim = 0;              // a multiple of 16, at most 512
   bool rotate = false;          // its first rope_dim elements
   const float* norm = nullptr;  // [dim] weights of an RMS norm before all else, or null
   CacheCode code = CacheCode::kBf16;

@@ -40,9 +40,9 @@ Status CheckBackwardParams(const kernels::cuda::BackwardParams& params, int head
                  tensor->data, tensor->token_stride, tensor->head_stride);
     }
   }
-  if (params.lse == nullptr || params.delta == nullptr) {
+  if (params.lse == nullptr || params.row_stats == nullptr) {
     return Err(Code::kInvalidArgument,
-               "attention backward: the forward pass's log-sum-exp and the workspace delta are "
+               "attention backward: the forward pass's log-sum-exp and the workspace row_stats are "
                "needed");
   }
   if (!(params.scale > 0) || !std::isfinite(params.scale)) {

@@ -1,6 +1,6 @@
 #pragma once
 // Backward pass of dense attention on CUDA: argument checks. Pure host code; the kernels
-// (kernels/cuda/sm80/backward) need `delta` as workspace and nothing prepared.
+// (kernels/cuda/sm80/backward) need `row_stats` as workspace and nothing prepared.
 #include "base/result.h"
 #include "kernels/cuda/backward_params.h"
 #include "ops/cuda/decode_attention.h"

@@ -22,10 +22,10 @@ Status CheckPlane(const char* what, const cuda::PagedPlane& plane, int64_t align
 }
 
 Status CheckRows(const cuda::CacheWriteParams& params, const cuda::CacheRows& rows) {
-  if (rows.num_heads < 1 || rows.dim < 8 || rows.dim > 512 || rows.dim % 8 != 0) {
+  if (rows.num_heads < 1 || rows.dim < 16 || rows.dim > 512 || rows.dim % 16 != 0) {
     return Err(Code::kInvalidArgument,
-               "cache write: {} heads of {} elements: expected at least one, and 8 to 512 elements "
-               "in multiples of 8",
+               "cache write: {} heads of {} elements: expected at least one, and 16 to 512 "
+               "elements in multiples of 16",
                rows.num_heads, rows.dim);
   }
   if (rows.rows == nullptr || reinterpret_cast<uintptr_t>(rows.rows) % 16 != 0 ||
@@ -49,10 +49,11 @@ Status CheckRows(const cuda::CacheWriteParams& params, const cuda::CacheRows& ro
   FATHOM_TRY(CheckPlane("scales", rows.scales, 4));
   const int group = rows.scale_group;
   const bool whole_row = group == rows.dim && group <= 256 && (group & (group - 1)) == 0;
-  if (!whole_row && !(group == 128 && rows.dim % 128 == 0)) {
+  const bool partly_rotated = rows.rotate && params.rope_dim < rows.dim;
+  if (!whole_row && !(group == 128 && rows.dim % 128 == 0 && !partly_rotated)) {
     return Err(Code::kUnsupported,
-               "cache write: a scale for each {} of {} elements: expected one for a row of 8, 16, "
-               "32, 64, 128 or 256, or one for each 128",
+               "cache write: a scale for each {} of {} elements: expected one for a row of 16, 32, "
+               "64, 128 or 256, or one for each 128 of a row rotated as a whole or not at all",
                group, rows.dim);
   }
   return {};

@@ -18,9 +18,10 @@ namespace fathom::kernels::cuda::sm80 {
 
 inline constexpr float kLog2E = 1.4426950408889634f;
 
-// delta = rowsum(dO O): one warp a (token, head).
+// row_stats: one warp a (token, head). A row that saw nothing has lse -inf: its probabilities are
+// 0.
 template <int kDim>
-__global__ __launch_bounds__(256) void BackwardDeltaKernel(
+__global__ __launch_bounds__(256) void BackwardRowsKernel(
     const __grid_constant__ BackwardParams params) {
   const int64_t row = int64_t{blockIdx.x} * 8 + threadIdx.x / 32;
   const int64_t token = row / params.num_heads;
@@ -40,7 +41,12 @@ __global__ __launch_bounds__(256) void BackwardDeltaKernel(
   }
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
-  if (lane == 0) params.delta[row] = sum;
+  if (lane == 0) {
+    const float lse = params.lse[row];
+    const int64_t rows = int64_t{params.batch} * params.length * params.num_heads;
+    params.row_stats[row] = lse == -INFINITY ? -INFINITY : -lse * kLog2E;
+    params.row_stats[rows + row] = -sum;
+  }
 }
 
 // What both kernels do. The block's own tiles are a and b; those walked over, c and d, are copied
@@ -89,14 +95,10 @@ class Backward {
     }
   }
 
-  // left [16 own rows] x right' [64 rows].
+  // s += left [16 own rows] x right' [64 rows]; kFromZero: s = ....
+  template <bool kFromZero>
   __device__ __forceinline__ void Multiply(const Tile<kRows>& left, const Tile<kRows>& right,
                                            Scores& s) const {
-#pragma unroll
-    for (int n = 0; n < kColumns; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) s[n][i] = 0;
-    }
 #pragma unroll
     for (int step = 0; step < kDim / 16; ++step) {
       uint32_t a[4];
@@ -105,8 +107,13 @@ class Backward {
       for (int n = 0; n < kColumns; n += 2) {
         uint32_t b[4];
         right.LoadB(n * 8, step, b);
-        ptx::Mma(s[n], a, b[0], b[1]);
-        ptx::Mma(s[n + 1], a, b[2], b[3]);
+        if (kFromZero && step == 0) {
+          ptx::MmaFromZero(s[n], a, b[0], b[1]);
+          ptx::MmaFromZero(s[n + 1], a, b[2], b[3]);
+        } else {
+          ptx::Mma(s[n], a, b[0], b[1]);
+          ptx::Mma(s[n + 1], a, b[2], b[3]);
+        }
       }
     }
   }
@@ -138,14 +145,9 @@ class Backward {
     }
   }
 
-  __device__ __forceinline__ bool Seen(int query, int key) const {
-    return query < params_.length && key < params_.length && (!params_.causal || key <= query);
-  }
-
-  // A score, the row's lse (natural log) -> its probability.
-  __device__ __forceinline__ float Probability(float score, float lse) const {
-    const float base = lse == -INFINITY ? INFINITY : lse * kLog2E;
-    return ptx::Exp2(fmaf(score, params_.scale * kLog2E, -base));
+  // A score, its row's -lse log2(e) -> its probability.
+  __device__ __forceinline__ float Probability(float score, float minus_lse) const {
+    return ptx::Exp2(fmaf(score, params_.scale * kLog2E, minus_lse));
   }
 
   // The block's own rows [first, first + 64).
@@ -180,7 +182,7 @@ class Backward {
   Tile<kRows> a_;
   Tile<kRows> b_;
   uint32_t walked_;
-  uint32_t vectors_;  // [kStages][2][kRows] f32: lse, delta
+  uint32_t vectors_;  // [kStages][2][kRows] f32: row_stats
 };
 
 template <class Config>
@@ -220,7 +222,12 @@ class BackwardKeys : Backward<Config> {
       load(visit + 1);
       ptx::CopyWait<1>();
       __syncthreads();
-      Step((first_tile + visit % tiles) * kRows, first_key, visit % Config::kStages);
+      const int first_query = (first_tile + visit % tiles) * kRows;
+      if (p.causal && first_query == first_key) {
+        Step<true>(first_query, first_key, visit % Config::kStages);
+      } else {
+        Step<false>(first_query, first_key, visit % Config::kStages);
+      }
       __syncthreads();  // the stage may be loaded again
     }
     this->Store(d_k_, p.scale, p.d_k, batch, kv_head, first_key);
@@ -239,29 +246,41 @@ class BackwardKeys : Backward<Config> {
     const int row = static_cast<int>(threadIdx.x) % kRows;
     const int which = static_cast<int>(threadIdx.x) / kRows;
     const bool live = first + row < p.length;
-    const int64_t at = (int64_t{batch} * p.length + (live ? first + row : 0)) * p.num_heads + head;
-    ptx::CopyAsync4(Vector(stage, which) + row * 4, (which == 0 ? p.lse : p.delta) + at, live);
+    const int64_t at = (int64_t{which} * p.batch * p.length + int64_t{batch} * p.length +
+                        (live ? first + row : 0)) *
+                           p.num_heads +
+                       head;
+    ptx::CopyAsync4(Vector(stage, which) + row * 4, p.row_stats + at, live);
   }
 
+  // Queries past the end are zero rows with zero statistics: they add nothing. Own keys past the
+  // end are not stored. So only the diagonal needs a mask.
+  template <bool kMasked>
   __device__ __forceinline__ void Step(int first_query, int first_key, int stage) {
     Scores s, d_p;
-    this->Multiply(this->a_, this->C(stage), s);
-    this->Multiply(this->b_, this->D(stage), d_p);
+    this->template Multiply<true>(this->a_, this->C(stage), s);
 #pragma unroll
     for (int n = 0; n < Base::kColumns; ++n) {
       const int column = n * 8 + this->lane_ % 4 * 2;
-      const float2 lse = ptx::LoadSharedFloat2(Vector(stage, 0) + column * 4);
-      const float2 delta = ptx::LoadSharedFloat2(Vector(stage, 1) + column * 4);
+      const float2 minus_lse = ptx::LoadSharedFloat2(Vector(stage, 0) + column * 4);
+      const float2 minus_delta = ptx::LoadSharedFloat2(Vector(stage, 1) + column * 4);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int key = first_key + this->warp_row_ + this->lane_ / 4 + i / 2 * 8;
-        const bool seen = this->Seen(first_query + column + i % 2, key);
-        const float p = seen ? this->Probability(s[n][i], i % 2 == 0 ? lse.x : lse.y) : 0.f;
-        s[n][i] = p;
-        d_p[n][i] = seen ? p * (d_p[n][i] - (i % 2 == 0 ? delta.x : delta.y)) : 0.f;
+        s[n][i] = this->Probability(s[n][i], i % 2 == 0 ? minus_lse.x : minus_lse.y);
+        if (kMasked) {
+          const int key = first_key + this->warp_row_ + this->lane_ / 4 + i / 2 * 8;
+          if (key > first_query + column + i % 2) s[n][i] = 0;
+        }
+        d_p[n][i] = i % 2 == 0 ? minus_delta.x : minus_delta.y;
       }
     }
     this->Accumulate(s, this->D(stage), d_v_);
+    this->template Multiply<false>(this->b_, this->D(stage), d_p);
+#pragma unroll
+    for (int n = 0; n < Base::kColumns; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) d_p[n][i] *= s[n][i];
+    }
     this->Accumulate(d_p, this->C(stage), d_k_);
   }
 
@@ -304,40 +323,55 @@ class BackwardQueries : Backward<Config> {
     for (int r = 0; r < 2; ++r) {
       const int row = first_query + this->warp_row_ + this->lane_ / 4 + r * 8;
       const int64_t at = (int64_t{batch} * p.length + row) * p.num_heads + head;
-      lse_[r] = row < p.length ? p.lse[at] : -INFINITY;
-      delta_[r] = row < p.length ? p.delta[at] : 0.f;
+      const int64_t rows = int64_t{p.batch} * p.length * p.num_heads;
+      minus_lse_[r] = row < p.length ? p.row_stats[at] : -INFINITY;
+      minus_delta_[r] = row < p.length ? p.row_stats[rows + at] : 0.f;
     }
     Base::Clear(d_q_);
     for (int visit = 0; visit < tiles; ++visit) {
       load(visit + 1);
       ptx::CopyWait<1>();
       __syncthreads();
-      Step(first_query, visit * kRows, visit % Config::kStages);
+      const int first_key = visit * kRows;
+      if ((p.causal && first_key == first_query) || first_key + kRows > p.length) {
+        Step<true>(first_query, first_key, visit % Config::kStages);
+      } else {
+        Step<false>(first_query, first_key, visit % Config::kStages);
+      }
       __syncthreads();  // the stage may be loaded again
     }
     this->Store(d_q_, p.scale, p.d_q, batch, head, first_query);
   }
 
  private:
+  template <bool kMasked>
   __device__ __forceinline__ void Step(int first_query, int first_key, int stage) {
     Scores s, d_p;
-    this->Multiply(this->a_, this->C(stage), s);
-    this->Multiply(this->b_, this->D(stage), d_p);
+    this->template Multiply<true>(this->a_, this->C(stage), s);
 #pragma unroll
     for (int n = 0; n < Base::kColumns; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int query = first_query + this->warp_row_ + this->lane_ / 4 + i / 2 * 8;
-        const int key = first_key + n * 8 + this->lane_ % 4 * 2 + i % 2;
-        const float p = this->Probability(s[n][i], lse_[i / 2]);
-        d_p[n][i] = this->Seen(query, key) ? p * (d_p[n][i] - delta_[i / 2]) : 0.f;
+        s[n][i] = this->Probability(s[n][i], minus_lse_[i / 2]);
+        if (kMasked) {
+          const int query = first_query + this->warp_row_ + this->lane_ / 4 + i / 2 * 8;
+          const int key = first_key + n * 8 + this->lane_ % 4 * 2 + i % 2;
+          if (key >= this->params_.length || (this->params_.causal && key > query)) s[n][i] = 0;
+        }
+        d_p[n][i] = minus_delta_[i / 2];
       }
+    }
+    this->template Multiply<false>(this->b_, this->D(stage), d_p);
+#pragma unroll
+    for (int n = 0; n < Base::kColumns; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) d_p[n][i] *= s[n][i];
     }
     this->Accumulate(d_p, this->C(stage), d_q_);
   }
 
-  float lse_[2];
-  float delta_[2];
+  float minus_lse_[2];
+  float minus_delta_[2];
   Sums d_q_;
 };
 

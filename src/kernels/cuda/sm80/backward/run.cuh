@@ -8,7 +8,7 @@ template <int kDim>
 cudaError_t RunBackwardSm80(const BackwardParams& params, cudaStream_t stream) {
   using Config = sm80::BackwardConfig<kDim>;
   const int rows = params.batch * params.length * params.num_heads;
-  cudaError_t status = LaunchKernel(sm80::BackwardDeltaKernel<kDim>,
+  cudaError_t status = LaunchKernel(sm80::BackwardRowsKernel<kDim>,
                                     {.blocks = (rows + 7) / 8, .threads = 256}, stream, params);
   if (status != cudaSuccess) return status;
   LaunchShape shape = {.threads = Config::kThreads, .shared_bytes = Config::kSharedBytes};

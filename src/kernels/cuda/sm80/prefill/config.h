@@ -12,7 +12,7 @@ struct PrefillConfig {
   static constexpr int kThreads = kWarps * 32;
   static constexpr int kRowTiles = 2;  // of 16 query rows, a warp's
   static constexpr int kRows = kWarps * kRowTiles * 16;
-  static constexpr int kKeys = 64;  // of a tile
+  static constexpr int kKeys = kDimV_ > 64 ? 64 : 128;  // of a tile
   static constexpr int kQBytes = kRows * kDimQk * 2;
   static constexpr int kKBytes = kKeys * kDimQk * 2;
   static constexpr int kVBytes = kKeys * kDimV * 2;

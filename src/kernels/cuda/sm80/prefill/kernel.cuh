@@ -45,6 +45,7 @@ class Prefill {
       LoadQueries();
       LoadRows<Config::kDimQk>(params_.k, k_, TileAt(tiles_.count - 1));
       ptx::CopyCommit();
+#pragma unroll 1
       for (int visit = tiles_.count - 1; visit >= 0; --visit) Turn(visit);
     }
     Store();
@@ -62,7 +63,6 @@ class Prefill {
   __device__ __forceinline__ void Begin() {
 #pragma unroll
     for (int r = 0; r < kRowTiles * 2; ++r) {
-      position_[r] = kv_tokens_ - queries_ + row_ + RowOf(r);
       base_[r] = -INFINITY;
       sum_[r] = 0;
     }
@@ -94,33 +94,42 @@ class Prefill {
     }
   }
 
-  // The keys or values of a tile; 16 rows are always in one page.
+  // Where this thread's 16 bytes of a key's row are.
+  __device__ __forceinline__ const char* RowOf(const PagedPlane& plane, int key) const {
+    int64_t page = 0;
+    int64_t token = key;
+    if (params_.page_table != nullptr) {
+      const int page_tokens = static_cast<int>(params_.page_tokens);
+      page = params_.page_table[sequence_ * params_.page_table_stride + key / page_tokens];
+      token = key % page_tokens;
+    } else {
+      token += params_.kv_starts[sequence_];
+    }
+    return static_cast<const char*>(plane.base) + page * plane.page_stride_bytes +
+           token * plane.token_stride_bytes + kv_head_ * plane.head_stride_bytes +
+           threadIdx.x % 8 * 16;
+  }
+
+  // The keys or values of a tile. 16 rows are always in one page, all of them where pages are not
+  // smaller: then one address serves the tile.
   template <int kDim>
   __device__ __forceinline__ void LoadRows(const PagedPlane& plane, const Tile<kKeys>& target,
                                            int tile) const {
     const int thread = static_cast<int>(threadIdx.x);
+    const int key = tile * kKeys + thread / 8;
+    const bool small_pages = params_.page_table != nullptr && params_.page_tokens < kKeys;
+    const char* source = RowOf(plane, min(key, kv_tokens_ - 1));
 #pragma unroll
     for (int i = 0; i < kKeys / 16; ++i) {
-      const int row = i * 16 + thread / 8;
-      const int key = tile * kKeys + row;
-      const bool live = key < kv_tokens_;
-      const char* source = static_cast<const char*>(plane.base);
-      if (live) {
-        int64_t page = 0;
-        int64_t token = key;
-        if (params_.page_table != nullptr) {
-          const int page_tokens = static_cast<int>(params_.page_tokens);
-          page = params_.page_table[sequence_ * params_.page_table_stride + key / page_tokens];
-          token = key % page_tokens;
-        } else {
-          token += params_.kv_starts[sequence_];
-        }
-        source += page * plane.page_stride_bytes + token * plane.token_stride_bytes +
-                  kv_head_ * plane.head_stride_bytes + thread % 8 * 16;
+      const bool live = key + i * 16 < kv_tokens_;
+      if (i > 0) {
+        source += 16 * plane.token_stride_bytes;
+        if (small_pages && live) source = RowOf(plane, key + i * 16);
       }
 #pragma unroll
       for (int block = 0; block < kDim / 64; ++block) {
-        ptx::CopyAsync(target.Chunk(row, block * 8 + thread % 8), source + block * 128, live);
+        ptx::CopyAsync(target.Chunk(i * 16 + thread / 8, block * 8 + thread % 8),
+                       source + block * 128, live);
       }
     }
   }
@@ -144,14 +153,6 @@ class Prefill {
 
   __device__ __forceinline__ void Scores(float (&s)[kRowTiles][kKeyTiles][4]) const {
 #pragma unroll
-    for (int m = 0; m < kRowTiles; ++m) {
-#pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) s[m][n][i] = 0;
-      }
-    }
-#pragma unroll
     for (int step = 0; step < Config::kDimQk / 16; ++step) {
       uint32_t a[kRowTiles][4];
 #pragma unroll
@@ -162,8 +163,13 @@ class Prefill {
         k_.LoadB(n * 8, step, b);
 #pragma unroll
         for (int m = 0; m < kRowTiles; ++m) {
-          ptx::Mma(s[m][n], a[m], b[0], b[1]);
-          ptx::Mma(s[m][n + 1], a[m], b[2], b[3]);
+          if (step == 0) {
+            ptx::MmaFromZero(s[m][n], a[m], b[0], b[1]);
+            ptx::MmaFromZero(s[m][n + 1], a[m], b[2], b[3]);
+          } else {
+            ptx::Mma(s[m][n], a[m], b[0], b[1]);
+            ptx::Mma(s[m][n + 1], a[m], b[2], b[3]);
+          }
         }
       }
     }
@@ -184,7 +190,7 @@ class Prefill {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int key = begin + n * 8 + lane_ % 4 * 2 + i % 2;
-          const int position = position_[m * 2 + i / 2];
+          const int position = first + m * 16 + i / 2 * 8 + lane_ / 4;
           const bool seen = key < kv_tokens_ && (!params_.causal || key <= position) &&
                             (position - key <= params_.window || key < params_.anchors);
           if (!seen) s[m][n][i] = -INFINITY;
@@ -301,7 +307,6 @@ class Prefill {
   int queries_ = 0;
   int kv_tokens_ = 0;
   PrefillTiles tiles_;
-  int position_[kRowTiles * 2];
   float base_[kRowTiles * 2];  // log2
   float sum_[kRowTiles * 2];   // of this thread's columns
   float out_[kRowTiles][Config::kDimV / 8][4];

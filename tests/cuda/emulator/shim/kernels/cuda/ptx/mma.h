@@ -26,6 +26,11 @@ inline void Mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
   }
 }
 
+inline void MmaFromZero(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  for (float& x : d) x = 0;
+  Mma(d, a, b0, b1);
+}
+
 inline uint32_t TransposeMatrix(uint32_t v) {
   uint32_t all[32];
   simt::GatherWarp(&v, 4, all);
