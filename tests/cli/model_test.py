@@ -5,6 +5,8 @@ import pathlib
 import struct
 import subprocess
 
+import jsonschema
+
 FATHOM = os.environ["FATHOM"]
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 MODEL = ROOT / "models" / "tiny-deepseek"
@@ -15,13 +17,21 @@ def fathom(*arguments, timeout=120):
                           timeout=timeout)
 
 
+def validated(document):
+    """The document, after its schema of docs/schemas has passed it."""
+    name = document["schema"].removeprefix("fathom.").split("/")[0]
+    schema = json.loads((ROOT / "docs/schemas" / f"{name}.schema.json").read_text())
+    jsonschema.validate(document, schema)
+    return document
+
+
 def test_bench_model_states_speed_beside_roofs(tmp_path):
     report = tmp_path / "bench.json"
     done = fathom("bench", "model", MODEL, "--prompt", 32, "--steps", 2, "--batch", "1,2",
                   "--repeats", 1, "--ops", "--json", report)
     assert done.returncode == 0, done.stderr
     assert "prefill" in done.stdout and "attention" in done.stdout
-    out = json.loads(report.read_text())
+    out = validated(json.loads(report.read_text()))
     assert out["schema"] == "fathom.bench_model/1"
     assert [(r["phase"], r["batch"]) for r in out["rows"]] == [
         ("prefill", 1), ("decode", 1), ("decode", 2)]
@@ -33,7 +43,7 @@ def test_bench_model_states_what_events_cost():
     done = fathom("bench", "model", MODEL, "--event-cost", "--prompt", 16, "--steps", 4,
                   "--json", "-")
     assert done.returncode == 0, done.stderr
-    out = json.loads(done.stdout[done.stdout.index("{"):])
+    out = validated(json.loads(done.stdout[done.stdout.index("{"):]))
     assert out["schema"] == "fathom.bench_events/1" and out["pairs"] == 4
     assert out["events_per_step"] > 40 and out["on_s"] > 0 and out["off_s"] > 0
 
@@ -59,7 +69,7 @@ def test_bench_model_predicts_a_text(tmp_path):
     text.write_text("The old man went down to the river.\n<|doc|>\nOnce upon a time.\n")
     done = fathom("bench", "model", MODEL, "--text", text, "--json", "-")
     assert done.returncode == 0, done.stderr
-    out = json.loads(done.stdout[done.stdout.index("{"):])
+    out = validated(json.loads(done.stdout[done.stdout.index("{"):]))
     assert out["schema"] == "fathom.bench_text/1"
     assert out["texts"][0]["documents"] == 2
     assert out["texts"][0]["bytes"] == len("The old man went down to the river.Once upon a time.")
@@ -74,7 +84,7 @@ def test_bench_model_predicts_the_same_tokens_within_several_contexts(tmp_path):
     arguments = ("bench", "model", MODEL, "--text", text, "--stride", 50, "--json", "-")
     done = fathom(*arguments, "--context", "32,128")
     assert done.returncode == 0, done.stderr
-    out = json.loads(done.stdout[done.stdout.index("{"):])
+    out = validated(json.loads(done.stdout[done.stdout.index("{"):]))
     assert out["schema"] == "fathom.bench_context/1"
     short, long = out["rows"]
     assert (short["context_tokens"], long["context_tokens"]) == (32, 128)

@@ -4,10 +4,12 @@ import os
 import pathlib
 import subprocess
 
+import jsonschema
 import pytest
 
 FATHOM = os.environ["FATHOM"]
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+SCHEMA = json.loads((ROOT / "docs/schemas/run.schema.json").read_text())
 
 
 def fathom(*arguments, stdin="", timeout=60):
@@ -18,7 +20,9 @@ def fathom(*arguments, stdin="", timeout=60):
 def run_json(*arguments, **options):
     done = fathom("run", "--json", "-", *arguments, **options)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, SCHEMA)
+    return document
 
 
 def test_help_and_version():
