@@ -69,10 +69,13 @@ class LiveLine {
     auto input = diagnose::Input::FromMemory("page", page);
     if (!input || !diagnose::ReadArtifact(*input, timeline)) return;
     server_.clear();
+    int64_t t_ns = 0;
     const auto newest = [&](diagnose::Signal signal) {
       std::optional<double> sum;  // over engines
       for (const diagnose::SignalSeries& s : diagnose::FindSignal(timeline, signal)) {
-        if (s.size() > 0) sum = sum.value_or(0) + s.value.back();
+        if (s.size() == 0) continue;
+        sum = sum.value_or(0) + s.value.back();
+        t_ns = s.t_ns.back();
       }
       return sum;
     };
@@ -86,6 +89,14 @@ class LiveLine {
       if (s.size() > 0) usage = std::max(usage, s.value.back());
     }
     if (usage >= 0) server_ += fmt::format("  KV {:.0f}%", usage * 100);
+    if (const auto n = newest(diagnose::Signal::kGenerated)) {
+      if (generated_ && t_ns > generated_ns_ && *n >= *generated_) {
+        const double seconds = static_cast<double>(t_ns - generated_ns_) / 1e9;
+        server_ += fmt::format("  {:.0f} tokens/s", (*n - *generated_) / seconds);
+      }
+      generated_ = n;
+      generated_ns_ = t_ns;
+    }
   }
 
   std::string Text(int second) const {
@@ -111,6 +122,8 @@ class LiveLine {
  private:
   std::map<std::pair<event::Metric, uint16_t>, double> newest_;
   std::string server_;
+  std::optional<double> generated_;  // tokens, by the last page
+  int64_t generated_ns_ = 0;
 };
 
 void AddSources(const DoctorOptions& options, observe::Sampler& sampler, Observed& seen) {
@@ -205,6 +218,12 @@ Result<diagnose::Timeline> TimelineOf(const std::string& recording, const Observ
   return timeline;
 }
 
+// Scrapes are kept beside the samples, in the format that a server prints them.
+std::string ScrapesPath(const DoctorOptions& options) { return options.record + ".prom"; }
+bool KeepsScrapes(const DoctorOptions& options, const Observed& seen) {
+  return !options.record.empty() && options.record != "-" && seen.scraped > 0;
+}
+
 std::string Preface(const DoctorOptions& options, const Observed& seen,
                     diagnose::Language language) {
   using diagnose::Say;
@@ -233,6 +252,9 @@ std::string Preface(const DoctorOptions& options, const Observed& seen,
   }
   if (!options.record.empty()) {
     out += Say(language, Text{"doctor.recorded", {{"path", options.record}}}) + "\n";
+    if (KeepsScrapes(options, seen)) {
+      out += Say(language, Text{"doctor.recorded", {{"path", ScrapesPath(options)}}}) + "\n";
+    }
   }
   return out + "\n";
 }
@@ -278,10 +300,14 @@ Result<int> Doctor(const DoctorOptions& options) {
   const Observed seen = Watch(options, url);
   const std::string recording = Recording(options, seen);
   if (!options.record.empty()) FATHOM_TRY(WriteFile(options.record, recording));
+  if (KeepsScrapes(options, seen)) FATHOM_TRY(WriteFile(ScrapesPath(options), seen.scrapes));
   FATHOM_ASSIGN_OR_RETURN(diagnose::Timeline timeline, TimelineOf(recording, seen, options.url));
   const diagnose::Diagnosis diagnosis =
       diagnose::Diagnose(std::move(timeline), diagnose::Thresholds::Default());
-  const std::vector<diagnose::NextStep> next = diagnose::NextSteps(diagnosis.findings);
+  const diagnose::Seen where = {
+      .gpu = !seen.gpus.empty(),
+      .fathom = diagnosis.timeline->strings.Find("fathom:num_requests_running") != 0};
+  const std::vector<diagnose::NextStep> next = diagnose::NextSteps(diagnosis.findings, where);
   if (!options.json.empty()) {
     nlohmann::ordered_json report = diagnose::JsonReport(diagnosis, language);
     report["live"] = LiveJson(options, seen);
@@ -294,8 +320,8 @@ Result<int> Doctor(const DoctorOptions& options) {
         diagnose::TextReport(diagnosis, language,
                              {style.bold, style.dim, style.red, style.yellow, style.green,
                               style.reset, ColumnsOf(STDOUT_FILENO)});
-    FATHOM_TRY(WriteFile(
-        "-", Preface(options, seen, language) + report + diagnose::NextStepsText(next, language)));
+    FATHOM_TRY(WriteFile("-", Preface(options, seen, language) + report +
+                                  diagnose::NextStepsText(next, where, language)));
   }
   return kExitDone;
 }
@@ -315,7 +341,8 @@ void AddDoctor(Commands& commands) {
   app->add_option("--nvml", options->nvml,
                   "NVIDIA's management library, where the loader does not find it");
   app->add_option("--record", options->record,
-                  "Keep the samples (fathom.samples/1, an input of diagnose); - for stdout");
+                  "Keep the samples (fathom.samples/1) and, in FILE.prom, the scrapes, inputs of "
+                  "diagnose; - for stdout, without scrapes");
   app->add_option("--json", options->json,
                   "Write the report as JSON (fathom.report/1 with live and next); - for stdout");
   app->add_option("--lang", options->language, "Language: en or zh")->capture_default_str();

@@ -14,7 +14,7 @@ Diagnosis Diagnose(Timeline timeline, const Thresholds& thresholds) {
   d.index = std::make_unique<TraceIndex>(*d.timeline);
   d.steps = FindSteps(*d.index);
   d.accounts = Account(*d.index, d.steps);
-  d.log_phases = FindLogPhases(*d.timeline);
+  d.server_phases = FindServerPhases(*d.timeline);
   d.observations = Observe(*d.timeline);
   const RuleContext context{.timeline = *d.timeline,
                             .index = *d.index,

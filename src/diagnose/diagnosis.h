@@ -12,8 +12,8 @@
 #include "diagnose/rules/rule.h"
 #include "diagnose/timeline.h"
 #include "diagnose/understand/accounting.h"
-#include "diagnose/understand/log_phases.h"
 #include "diagnose/understand/observations.h"
+#include "diagnose/understand/server_phases.h"
 #include "diagnose/understand/steps.h"
 #include "diagnose/understand/trace_index.h"
 
@@ -24,7 +24,7 @@ struct Diagnosis {
   std::unique_ptr<TraceIndex> index;
   Steps steps;
   std::vector<StepAccount> accounts;  // one a step
-  std::vector<LogPhase> log_phases;
+  std::vector<ServerPhase> server_phases;
   std::vector<Observation> observations;
   Findings findings;
   std::vector<Recommendation> recommendations;

@@ -48,6 +48,12 @@ def test_gpu_and_server_are_read_and_judged(metrics, tmp_path):
     recorded = json.loads(again.stdout)
     assert recorded["inputs"][0]["format"] == "fathom-samples"
     assert any(f["id"] == "compute-bound" for f in recorded["findings"])
+    # With the scrapes beside it, it says what the live report said of the server.
+    both = subprocess.run([FATHOM, "diagnose", record, f"{record}.prom", "--json", "-"],
+                          capture_output=True, text=True, check=True)
+    again = {f["id"]: f for f in json.loads(both.stdout)["facts"]}
+    assert again["queue-pressure"] == facts["queue-pressure"]
+    assert again["preemptions"] == facts["preemptions"]
 
 
 def test_a_terminal_sees_a_line_a_second(metrics):

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "base/strings.h"
@@ -185,44 +186,82 @@ std::vector<std::string> StepNotes(const Diagnosis& d, Language language) {
   return lines;
 }
 
-std::vector<std::string> LogPhaseLines(const Diagnosis& d, Language language) {
+std::vector<std::string> ServerPhaseLines(const Diagnosis& d, Language language) {
   std::vector<std::string> lines;
   std::set<SourceId> sources;
-  for (const LogPhase& p : d.log_phases) sources.insert(p.source);
+  for (const ServerPhase& p : d.server_phases) sources.insert(p.source);
   const auto number = [](double value) { return std::isnan(value) ? "?" : Number(value); };
-  for (const LogPhase& p : d.log_phases) {
-    std::string_view key = "log.batches.decode";
-    if (p.windows) {
-      key = p.phase == Phase::kUnknown ? "log.windows.idle" : "log.windows";
-    } else if (p.phase == Phase::kPrefill) {
-      key = "log.batches.prefill";
+  for (const ServerPhase& p : d.server_phases) {
+    std::string_view key = "server.steps";
+    if (p.unit == PhaseUnit::kWindows) {
+      key = p.phase == Phase::kUnknown ? "server.windows.idle" : "server.windows";
+    } else if (p.unit == PhaseUnit::kBatches) {
+      key = p.phase == Phase::kPrefill ? "server.batches.prefill" : "server.batches.decode";
     }
-    std::string line = Say(language, Text{key,
-                                          {{"phase", PhaseWord(language, p.phase)},
-                                           {"n", std::to_string(p.lines)},
-                                           {"of", std::to_string(p.lines_of_source)},
-                                           {"new", number(p.new_tokens)},
-                                           {"cached", number(p.cached_tokens)},
-                                           {"prompt", number(p.prompt_tokens_per_s)},
-                                           {"decode", number(p.decode_tokens_per_s)},
-                                           {"running", number(p.running)}}});
+    std::string line =
+        Say(language, Text{key,
+                           {{"phase", PhaseWord(language, p.phase)},
+                            {"by", Say(language, p.scraped ? "server.metrics" : "server.log")},
+                            {"n", std::to_string(p.count)},
+                            {"of", std::to_string(p.count_of_source)},
+                            {"new", number(p.new_tokens)},
+                            {"cached", number(p.cached_tokens)},
+                            {"prompt", number(p.prompt_tokens_per_s)},
+                            {"decode", number(p.decode_tokens_per_s)},
+                            {"running", number(p.running)},
+                            {"step", std::isnan(p.step_ms) ? "?" : Duration(p.step_ms * 1e6)}}});
     if (p.phase != Phase::kPrefill && !std::isnan(p.token_ms)) {
-      line += Say(language, Text{"log.token",
+      line += Say(language, Text{"server.token",
                                  {{"typical", Duration(p.token_ms * 1e6)},
                                   {"worst", Duration(p.worst_token_ms * 1e6)}}});
     }
     if (sources.size() > 1) line = d.timeline->sources[p.source].path + ": " + line;
     lines.push_back(std::move(line));
   }
-  if (!lines.empty()) lines.push_back(Say(language, "log.no_steps"));
+  if (!lines.empty()) lines.push_back(Say(language, "server.no_steps"));
   return lines;
 }
+
+namespace {
+
+// Of a step without GPU rows, what the engine's own spans say: "attention L3" counts as attention,
+// and what no span covers as unexplained.
+std::vector<std::pair<std::string, int64_t>> EngineOps(const Diagnosis& d, const Step& step,
+                                                       Language language) {
+  const Slices& slices = d.timeline->slices;
+  std::map<std::string, int64_t> by_op;
+  int64_t covered = 0;
+  if (step.thread == kNone) return {};
+  for (const uint32_t s : d.index->thread(step.thread)) {
+    if (slices.category[s] != Category::kEngine || s == step.marker) continue;
+    if (slices.start_ns[s] < step.start_ns || slices.end_ns(s) > step.end_ns) continue;
+    const uint32_t parent = d.index->parent(s);
+    if (parent != kNone && parent != step.marker && slices.category[parent] == Category::kEngine) {
+      continue;  // its parent counts
+    }
+    const std::string_view name = d.timeline->SliceName(s);
+    by_op[std::string(name.substr(0, name.rfind(" L")))] += slices.dur_ns[s];
+    covered += slices.dur_ns[s];
+  }
+  std::vector<std::pair<std::string, int64_t>> parts(by_op.begin(), by_op.end());
+  const int64_t rest = step.wall_ns() - covered;
+  if (!parts.empty() && rest > 0) parts.emplace_back(Say(language, "report.unexplained"), rest);
+  return parts;
+}
+
+}  // namespace
 
 std::vector<std::pair<std::string, int64_t>> TypicalStep(const Diagnosis& d, Phase phase,
                                                          Language language) {
   std::vector<std::pair<std::string, int64_t>> parts;
   const uint32_t step = MedianStep(d, phase);
-  if (step == kNone || d.steps.all[step].num_work == 0) return parts;
+  if (step == kNone) return parts;
+  const auto largest_first = [](const auto& a, const auto& b) { return a.second > b.second; };
+  if (d.steps.all[step].num_work == 0) {
+    parts = EngineOps(d, d.steps.all[step], language);
+    std::stable_sort(parts.begin(), parts.end(), largest_first);
+    return parts;
+  }
   const StepAccount& account = d.accounts[step];
   for (size_t i = 0; i < kNumKernelClasses; ++i) {
     if (account.busy_by_class[i] > 0) {
@@ -238,8 +277,7 @@ std::vector<std::pair<std::string, int64_t>> TypicalStep(const Diagnosis& d, Pha
           account.idle_by_cause[i]);
     }
   }
-  std::stable_sort(parts.begin(), parts.end(),
-                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::stable_sort(parts.begin(), parts.end(), largest_first);
   return parts;
 }
 

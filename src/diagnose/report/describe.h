@@ -37,7 +37,7 @@ std::string GpuShares(const PhaseSummary& summary, Language language);
 std::vector<std::string> StepNotes(const Diagnosis& d, Language language);
 
 // Phases by server logs, a line each, and that they are no single steps; nothing without any.
-std::vector<std::string> LogPhaseLines(const Diagnosis& d, Language language);
+std::vector<std::string> ServerPhaseLines(const Diagnosis& d, Language language);
 
 // Largest parts of a phase's median step: class or cause, and nanoseconds.
 std::vector<std::pair<std::string, int64_t>> TypicalStep(const Diagnosis& d, Phase phase,

@@ -536,7 +536,7 @@ nlohmann::ordered_json HtmlData(const Diagnosis& d, Language language, Picture p
   }
   data["shares"] = std::move(shares);
   data["step_notes"] = StepNotes(d, language);
-  data["log_phases"] = LogPhaseLines(d, language);
+  data["server_phases"] = ServerPhaseLines(d, language);
   data["typical"] = std::move(typical);
   Json reasons = Json::array();
   for (const auto& [why, ids] : AbstentionsByReason(d.findings, language)) {

@@ -175,21 +175,24 @@ Json JsonReport(const Diagnosis& d, Language language) {
         {"layers", s.layers}};
   }
   report["phases"] = std::move(phases);
-  Json log_phases = Json::array();
-  for (const LogPhase& p : d.log_phases) {
-    log_phases.push_back({{"path", d.timeline->sources[p.source].path},
-                          {"phase", p.phase == Phase::kUnknown ? "idle" : PhaseName(p.phase)},
-                          {"lines", p.windows ? "windows" : "batches"},
-                          {"count", p.lines},
-                          {"new_tokens", OrNull(p.new_tokens)},
-                          {"cached_tokens", OrNull(p.cached_tokens)},
-                          {"prompt_tokens_per_s", OrNull(p.prompt_tokens_per_s)},
-                          {"decode_tokens_per_s", OrNull(p.decode_tokens_per_s)},
-                          {"running", OrNull(p.running)},
-                          {"token_ms", OrNull(p.token_ms)},
-                          {"worst_token_ms", OrNull(p.worst_token_ms)}});
+  static constexpr std::string_view kUnits[] = {"batches", "windows", "steps"};
+  Json server_phases = Json::array();
+  for (const ServerPhase& p : d.server_phases) {
+    server_phases.push_back({{"path", d.timeline->sources[p.source].path},
+                             {"phase", p.phase == Phase::kUnknown ? "idle" : PhaseName(p.phase)},
+                             {"from", p.scraped ? "metrics" : "log"},
+                             {"unit", kUnits[static_cast<size_t>(p.unit)]},
+                             {"count", p.count},
+                             {"new_tokens", OrNull(p.new_tokens)},
+                             {"cached_tokens", OrNull(p.cached_tokens)},
+                             {"prompt_tokens_per_s", OrNull(p.prompt_tokens_per_s)},
+                             {"decode_tokens_per_s", OrNull(p.decode_tokens_per_s)},
+                             {"running", OrNull(p.running)},
+                             {"step_ms", OrNull(p.step_ms)},
+                             {"token_ms", OrNull(p.token_ms)},
+                             {"worst_token_ms", OrNull(p.worst_token_ms)}});
   }
-  report["log_phases"] = std::move(log_phases);
+  report["server_phases"] = std::move(server_phases);
   Json tails = Json::array();
   for (const Tail& tail : FindTails(d.steps, d.accounts)) tails.push_back(TailOf(tail));
   report["tails"] = std::move(tails);

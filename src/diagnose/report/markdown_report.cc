@@ -44,7 +44,7 @@ std::string MarkdownReport(const Diagnosis& d, Language language) {
     out += "- " + Say(language, "report.nothing_seen") + "\n";
   }
   out += fmt::format("\n## {}\n\n", Say(language, "report.step2"));
-  const std::vector<std::string> by_log = LogPhaseLines(d, language);
+  const std::vector<std::string> by_log = ServerPhaseLines(d, language);
   if (phases.empty() && by_log.empty()) {
     out += Say(language, "report.no_steps") + "\n";
   } else if (!phases.empty()) {

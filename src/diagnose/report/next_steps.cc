@@ -45,7 +45,7 @@ const std::vector<Artifact>& Artifacts() {
 
 }  // namespace
 
-std::vector<NextStep> NextSteps(const Findings& findings) {
+std::vector<NextStep> NextSteps(const Findings& findings, const Seen& seen) {
   std::vector<NextStep> steps;
   for (const Artifact& artifact : Artifacts()) {
     NextStep step{.artifact = artifact.name, .command = artifact.command, .rules = {}};
@@ -55,6 +55,10 @@ std::vector<NextStep> NextSteps(const Findings& findings) {
       const bool known = std::find(step.rules.begin(), step.rules.end(), a.id) != step.rules.end();
       if (settles && !known) step.rules.push_back(a.id);
     }
+    if (seen.fathom && step.artifact == "trace") {
+      step.artifact = "fathom_trace";
+      step.command = "fathom serve MODEL --trace trace.json; ...load...";
+    }
     if (!step.rules.empty()) steps.push_back(std::move(step));
   }
   std::stable_sort(steps.begin(), steps.end(), [](const NextStep& a, const NextStep& b) {
@@ -63,9 +67,10 @@ std::vector<NextStep> NextSteps(const Findings& findings) {
   return steps;
 }
 
-std::string NextStepsText(const std::vector<NextStep>& steps, Language language) {
+std::string NextStepsText(const std::vector<NextStep>& steps, const Seen& seen, Language language) {
   if (steps.empty()) return "";
-  std::string out = fmt::format("\n{}\n", Say(language, "next.title"));
+  std::string out =
+      fmt::format("\n{}\n", Say(language, seen.gpu ? "next.title" : "next.title.no_gpu"));
   for (const NextStep& step : steps) {
     out += fmt::format("  {}\n    {}\n    {}{}\n",
                        Say(language, fmt::format("next.{}", step.artifact)), step.command,

@@ -15,10 +15,16 @@ struct NextStep {
   std::vector<std::string_view> rules;  // that it would let decide, of those that abstained
 };
 
-// Those that settle most come first.
-std::vector<NextStep> NextSteps(const Findings& findings);
+// What the machine turned out to have: commands depend on it.
+struct Seen {
+  bool gpu = true;
+  bool fathom = false;  // the server is Fathom's own
+};
 
-std::string NextStepsText(const std::vector<NextStep>& steps, Language language);
+// Those that settle most come first.
+std::vector<NextStep> NextSteps(const Findings& findings, const Seen& seen = {});
+
+std::string NextStepsText(const std::vector<NextStep>& steps, const Seen& seen, Language language);
 nlohmann::ordered_json NextStepsJson(const std::vector<NextStep>& steps, Language language);
 
 }  // namespace fathom::diagnose

@@ -21,13 +21,25 @@ TEST(NextSteps, EveryRuleThatAbstainsHasAnArtifact) {
     EXPECT_GE(steps[i - 1].rules.size(), steps[i].rules.size());
   }
   for (const Language language : {Language::kEnglish, Language::kChinese}) {
-    EXPECT_NE(NextStepsText(steps, language).find("ncu --set full"), std::string::npos);
+    EXPECT_NE(NextStepsText(steps, {}, language).find("ncu --set full"), std::string::npos);
   }
+}
+
+TEST(NextSteps, DependOnWhatTheMachineHas) {
+  Findings findings;
+  findings.abstained.push_back({"kv-copy", {"abstain.no_gpu_steps", {}}});
+  const std::vector<NextStep> other = NextSteps(findings);
+  EXPECT_NE(NextStepsText(other, {}, Language::kEnglish).find("start_profile"), std::string::npos);
+  const Seen own = {.gpu = false, .fathom = true};
+  const std::string text = NextStepsText(NextSteps(findings, own), own, Language::kEnglish);
+  EXPECT_NE(text.find("where the GPU is"), std::string::npos);
+  EXPECT_NE(text.find("fathom serve MODEL --trace"), std::string::npos);
+  EXPECT_EQ(text.find("start_profile"), std::string::npos);
 }
 
 TEST(NextSteps, NothingOpenNothingToRecord) {
   EXPECT_TRUE(NextSteps(Findings{}).empty());
-  EXPECT_EQ(NextStepsText({}, Language::kEnglish), "");
+  EXPECT_EQ(NextStepsText({}, {}, Language::kEnglish), "");
 }
 
 }  // namespace

@@ -96,7 +96,7 @@ class Writer {
   void Phases() {
     Heading("report.step2");
     const std::vector<PhaseSummary> phases = Summarise(d_);
-    const std::vector<std::string> by_log = LogPhaseLines(d_, language_);
+    const std::vector<std::string> by_log = ServerPhaseLines(d_, language_);
     if (phases.empty()) {
       if (by_log.empty()) Line("  " + Say(language_, "report.no_steps"));
       for (const std::string& line : by_log) Line("  " + line);

@@ -269,6 +269,7 @@ std::vector<Excess> Compare(const RuleContext& context, const Bucket& bucket, ui
                      static_cast<double>(account.busy_by_class[i]) - typical});
   }
   for (size_t i = 0; i < kNumGapCauses; ++i) {
+    if (static_cast<GapCause>(i) == GapCause::kUnknown) continue;  // explains nothing
     const double typical = MedianOver(bucket, [&](uint32_t s) {
       return static_cast<double>(context.account(s).idle_by_cause[i]);
     });

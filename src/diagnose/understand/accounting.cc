@@ -160,6 +160,11 @@ class Accountant {
   }
 
   void Explain(const Step& step, uint32_t previous, Gap& gap) const {
+    // Without GPU rows the trace does not show that the GPU idled, still less why.
+    if (step.num_work == 0) {
+      gap.cause = GapCause::kUnknown;
+      return;
+    }
     if (Covered(overhead_, gap.start_ns, gap.end_ns) * 2 >= gap.length_ns()) {
       gap.cause = GapCause::kProfiler;
       return;

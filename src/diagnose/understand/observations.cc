@@ -185,8 +185,9 @@ class Observer {
            {{"n", std::to_string(s.pressed)}, {"of", std::to_string(s.windows)}}},
           static_cast<double>(s.pressed) / static_cast<double>(s.windows), "share", true);
     }
-    if (s.held_back.n > 0) {
-      // Some requests always wait a moment; more than run is a limit that binds.
+    // Some requests always wait a moment: a tenth of the windows says something.
+    if (s.held_back.n * 10 > s.windows) {
+      // More than run is a limit that binds.
       const bool binds = s.running.n > 0 && s.held_back.mean() > s.running.mean();
       Add("queue-with-room",
           {"observe.queue_with_room",

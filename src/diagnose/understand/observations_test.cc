@@ -150,6 +150,30 @@ TEST(Reports, StepsWithoutGpuRowsAreNotIdle) {
   EXPECT_THAT(text, Not(HasSubstr("busy 0")));
 }
 
+// Fathom's own trace of a CPU: its spans say where the time went, and the rest is nobody's.
+TEST(Reports, StepsWithoutGpuRowsShowTheEnginesSpans) {
+  Timeline t;
+  const SourceId source = t.AddSource("trace", "fathom-trace");
+  const TrackId thread = t.AddTrack({.source = source, .kind = TrackKind::kCpuThread, .tid = 1});
+  for (int i = 0; i < 25; ++i) {
+    const int64_t begin = 2'000'000 * i;
+    const int64_t slow = i == 20 ? 900'000 : 0;
+    t.AddSlice(Category::kAnnotation, thread, begin, 100'000 + slow,
+               t.strings.Intern(fmt::format("decode_step_{}", i)));
+    t.AddSlice(Category::kEngine, thread, begin, 30'000, t.strings.Intern("attention L0"));
+    t.AddSlice(Category::kEngine, thread, begin + 30'000, 40'000, t.strings.Intern("attention L1"));
+    t.AddSlice(Category::kEngine, thread, begin + 70'000, 20'000, t.strings.Intern("head"));
+  }
+  const Diagnosis d = Diagnose(std::move(t), Thresholds::Default());
+  const std::string text = TextReport(d, Language::kEnglish, {});
+  EXPECT_THAT(text, HasSubstr("attention 70.0 us, head 20.0 us, unexplained 10.0 us"));
+  // What made one step slow, the trace does not show.
+  ASSERT_FALSE(d.findings.findings.empty());
+  EXPECT_EQ(d.findings.findings[0].id, "switch-stall");
+  EXPECT_THAT(text, HasSubstr("unexplained: 900 us"));
+  EXPECT_THAT(text, Not(HasSubstr("launch-bound")));
+}
+
 TEST(Reports, EqualReasonsShareALine) {
   const Diagnosis d = Diagnose(WithMixedSteps(0), Thresholds::Default());
   const std::string text = TextReport(d, Language::kEnglish, {});

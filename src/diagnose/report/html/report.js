@@ -69,7 +69,7 @@ function partsOf(step) {
 
 function phases() {
   const rows = Object.entries(report.phases);
-  const notes = [...data.step_notes, ...data.log_phases].map((note) => make('li', {}, note));
+  const notes = [...data.step_notes, ...data.server_phases].map((note) => make('li', {}, note));
   const list = notes.length ? make('ul', {}, ...notes) : null;
   if (!rows.length) {
     section('phases', 'report.step2',
