@@ -10,6 +10,7 @@ namespace fathom::kernels::cuda {
 inline constexpr int kDecodeTileTokens = 64;   // keys of one step of the inner loop
 inline constexpr int kGroupInverseShift = 20;  // exact while rows * group < 2^20
 inline constexpr int kDecodePartPages = 32;    // page ids that travel with a part
+inline constexpr int kLatentScaleGroup = 128;  // latent codes that share a scale
 
 // One plane of a paged cache, bf16: page p, token t, head h at
 // base + p * page_stride + t * token_stride + h * head_stride (bytes, multiples of 16).
@@ -60,7 +61,8 @@ struct DecodeParams {
 
   PagedPlane plane[2];  // GQA: keys, values. MLA: latents (512), rotated shared keys (64).
   // Of quantised planes, f32. GQA: one a token and head, tokens of a head behind each other. MLA:
-  // one for each 128 of a token's latents, in scales[0], behind each other.
+  // one for each 128 of a token's latents, in scales[0], behind the codes; behind them the rotated
+  // keys: a token is one record of 512 codes, four scales and 64 bf16.
   PagedPlane scales[2];
   int64_t num_pages = 0;                // page ids are below this
   const int32_t* page_table = nullptr;  // [num_sequences, page_table_stride]
@@ -98,7 +100,6 @@ struct DecodeParams {
   int32_t num_parts = 0;
   int32_t row_tiles = 0;          // kv head's rows (query tokens x group) / rows of the kernel
   bool merge_by_block = false;    // the second kernel: a block for each row, else a warp
-  bool keep_in_l2 = false;        // several row tiles read the same keys
   DecodePart* parts = nullptr;    // [num_parts]
   int32_t* part_pages = nullptr;  // [num_parts, kDecodePartPages]
   DecodeMerge* merges = nullptr;  // [num_sequences]

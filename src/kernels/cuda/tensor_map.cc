@@ -41,7 +41,7 @@ cudaError_t MakeMap(const PagedPlane& plane, const MapShape& shape, CUtensorMap*
                                                                  : CU_TENSOR_MAP_SWIZZLE_NONE;
   const CUresult result =
       encoder(map, type, 4, const_cast<void*>(plane.base), extents, strides, box, steps,
-              CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+              CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }

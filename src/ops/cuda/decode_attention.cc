@@ -246,7 +246,6 @@ void BindDecodeWorkspace(const DecodeAttentionPlan& plan, void* workspace,
   params->num_parts = plan.num_parts;
   params->row_tiles = plan.row_tiles;
   params->merge_by_block = plan.merge_by_block;
-  params->keep_in_l2 = plan.row_tiles > 1;
   params->parts = reinterpret_cast<cuda::DecodePart*>(base + layout.parts);
   params->part_pages = reinterpret_cast<int32_t*>(base + layout.part_pages);
   params->merges = reinterpret_cast<cuda::DecodeMerge*>(base + layout.merges);
@@ -287,15 +286,27 @@ Status CheckDecodeParams(const DecodeAttentionPlan& plan, const cuda::DecodePara
     }
   }
   if (plan.shape.code != CacheCode::kBf16 && latent) {
-    const cuda::PagedPlane& plane = params.scales[0];
-    FATHOM_TRY(require("scales", plane.base, 16));
-    if (plane.token_stride_bytes <= 0 || plane.token_stride_bytes % 16 != 0 ||
-        plane.page_stride_bytes <= 0 || plane.page_stride_bytes % 16 != 0) {
-      return Err(Code::kInvalidArgument,
-                 "decode attention: latent scales with strides of {} (token) and {} (page) bytes: "
-                 "expected positive multiples of 16",
-                 plane.token_stride_bytes, plane.page_stride_bytes);
-    }
+    // One copy brings a token's codes, scales and rotated key: they lie behind each other.
+    const cuda::PagedPlane& codes = params.plane[0];
+    const int64_t scales_at = plan.shape.head_dim_v;
+    const int64_t rope_at = scales_at + scales_at / cuda::kLatentScaleGroup * 4;
+    const auto behind_codes = [&codes](const char* name, const cuda::PagedPlane& plane,
+                                       int64_t at) -> Status {
+      const int64_t found =
+          static_cast<const char*>(plane.base) - static_cast<const char*>(codes.base);
+      if (found != at || plane.token_stride_bytes != codes.token_stride_bytes ||
+          plane.page_stride_bytes != codes.page_stride_bytes) {
+        return Err(Code::kInvalidArgument,
+                   "decode attention: {} {} bytes behind the latent codes, strides of {} (token) "
+                   "and {} (page) bytes: expected {} bytes behind them, with their strides, {} and "
+                   "{}",
+                   name, found, plane.token_stride_bytes, plane.page_stride_bytes, at,
+                   codes.token_stride_bytes, codes.page_stride_bytes);
+      }
+      return {};
+    };
+    FATHOM_TRY(behind_codes("scales", params.scales[0], scales_at));
+    FATHOM_TRY(behind_codes("rotated keys", params.plane[1], rope_at));
   } else if (plan.shape.code != CacheCode::kBf16) {
     for (const cuda::PagedPlane& plane : params.scales) {
       FATHOM_TRY(require("scales", plane.base, 16));

@@ -43,7 +43,6 @@ class CopySource {
     if (++slot_ == Config::kSlots) slot_ = 0;
   }
   __device__ __forceinline__ uint32_t Slot() const { return shared_.Slot(slot_); }
-  __device__ __forceinline__ uint32_t Scales() const { return 0; }
   __device__ __forceinline__ int Tile(bool, int visit) const { return visit; }
 
  private:

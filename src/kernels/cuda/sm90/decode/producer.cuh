@@ -17,8 +17,7 @@ class DecodeProducer {
         shared_(shared),
         kv_head_(kv_head),
         lane_(static_cast<int>(threadIdx.x % 32)),
-        rank_(Config::kCluster > 1 ? ptx::ClusterRank() : 0),
-        policy_(params.keep_in_l2 ? ptx::kL2EvictNormal : ptx::kL2EvictFirst) {
+        rank_(Config::kCluster > 1 ? ptx::ClusterRank() : 0) {
     // log2 of tokens: page sizes are 16, 32, 64, 128.
     page_shift_ = 31 - __clz(params.page_tokens);
     const int box_shift = page_shift_ < 6 ? page_shift_ : 6;
@@ -28,6 +27,7 @@ class DecodeProducer {
 
   // ids: the page ids that travel with the part, one a lane.
   __device__ __forceinline__ void Run(const DecodePart& part, int32_t ids) {
+    policy_ = CachePolicy(params_, part, Config::kTileBlocks * Config::kBlockBytes);
     int sequence = part.sequence;
     int tile = Uniform(part.tile);
     int kv_tokens = Uniform(part.kv_tokens);
@@ -109,7 +109,7 @@ class DecodeProducer {
   int kv_head_;
   int lane_;
   int rank_;
-  uint64_t policy_;
+  uint64_t policy_ = 0;
   int page_shift_;
   int box_tokens_;
   int boxes_;

@@ -3,6 +3,7 @@
 #include <cuda.h>
 
 #include "kernels/cuda/ptx/mbarrier.h"
+#include "kernels/cuda/ptx/tma.h"
 #include "kernels/cuda/sm90/decode/config.h"
 
 namespace fathom::kernels::cuda::sm90 {
@@ -34,6 +35,17 @@ struct RingPosition {
 // The same value in every lane, and known to be: what derives from it lives in uniform registers,
 // where wgmma takes its descriptors from.
 __device__ __forceinline__ int Uniform(int value) { return __shfl_sync(~0u, value, 0); }
+
+// L2 policy of a part's keys and values. Where several row tiles read them they should stay. Else
+// they are read once: a small batch then spares what L2 holds; a large one replaces it anyway, and
+// when that is modified lines, 4 % faster if these leave at the start and not all through the
+// kernel.
+__device__ __forceinline__ uint64_t CachePolicy(const DecodeParams& params, const DecodePart& part,
+                                                int tile_bytes) {
+  constexpr int64_t kLargeBytes = int64_t{256} << 20;
+  const int64_t bytes = int64_t{part.num_tiles} * tile_bytes * gridDim.x;
+  return params.row_tiles > 1 || bytes > kLargeBytes ? ptx::kL2EvictNormal : ptx::kL2EvictFirst;
+}
 
 template <class Config>
 struct DecodeShared {

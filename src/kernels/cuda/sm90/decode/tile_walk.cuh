@@ -7,8 +7,9 @@ namespace fathom::kernels::cuda::sm90 {
 
 class TileWalk {
  public:
-  __device__ __forceinline__ TileWalk(const DecodeParams& params, int lane)
-      : params_(params), lane_(lane) {
+  // box: which box of a tile this lane asks about.
+  __device__ __forceinline__ TileWalk(const DecodeParams& params, int lane, int box)
+      : params_(params), lane_(lane), box_(box) {
     page_shift_ = 31 - __clz(params.page_tokens);  // page sizes are 16, 32, 64, 128
     const int box_shift = page_shift_ < 6 ? page_shift_ : 6;
     box_tokens_ = 1 << box_shift;
@@ -20,7 +21,7 @@ class TileWalk {
   __device__ __forceinline__ int box_tokens() const { return box_tokens_; }
 
   // The whole warp. first: the page ids that travel with the part, one a lane. Calls
-  // load(pages [4], first token in the page, tile).
+  // load(page of the lane's box, first token in the page, tile).
   template <class Load>
   __device__ __forceinline__ void Run(const DecodePart& part, int32_t first, Load load) const {
     int sequence = part.sequence;
@@ -43,11 +44,10 @@ class TileWalk {
           next_ids = LoadIds(sequence, tokens, first_entry + 32);
         }
         const int entry = FirstEntry(visit) - first_entry;
-        const int tile = lists ? __shfl_sync(~0u, ids.tile, entry % 32) : visit;
-        int32_t pages[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) pages[i] = __shfl_sync(~0u, ids.page, (entry + i) % 32);
-        load(pages, page_shift_ > 6 ? tile % (params_.page_tokens / 64) * 64 : 0, tile);
+        const int tile = lists ? __shfl_sync(~0u, ids.tile, entry) : visit;
+        // Boxes that the tile does not have are beyond the 32 entries, and wrap.
+        const int32_t page = __shfl_sync(~0u, ids.page, entry + box_);
+        load(page, page_shift_ > 6 ? (tile & ((params_.page_tokens >> 6) - 1)) * 64 : 0, tile);
       }
       if (left == 0) break;
       do {
@@ -89,6 +89,7 @@ class TileWalk {
 
   const DecodeParams& params_;
   int lane_;
+  int box_;
   int page_shift_;
   int box_tokens_;
   int boxes_;

@@ -20,35 +20,28 @@
 namespace fathom::kernels::cuda::sm90 {
 
 struct LatentMaps {
-  CUtensorMap codes;
-  CUtensorMap rope;
-  CUtensorMap scales;
+  CUtensorMap tokens;  // records, as 32-bit elements
 };
 
 template <class Config>
 struct LatentShared {
-  uint32_t ring;   // [kSlots]: codes [kGroups][kTile][128], rotated keys [kTile][64] bf16, both
-                   // swizzled, scales [kTile][kGroups] f32
-  uint32_t q;      // [kSteps][kRows / 8][32 lanes] two pairs of bf16
+  uint32_t ring;   // [kSlots][kTile] records
+  uint32_t q;      // operands of a lane: see LoadQueries
   uint32_t merge;  // [kWarps / 2][kStateFloats][32] f32
   uint32_t swap;   // in the same place: [2][kWarps][32] partial scores, kRows / 2 a lane
+  uint32_t peaks;  // [kWarps / 2][kRows] largest element of a stretch of a query row
   uint32_t barriers;
 
   __device__ __forceinline__ explicit LatentShared(const uint8_t* memory) {
-    ring = (ptx::SharedAddress(memory) + 1023) & ~1023u;
+    ring = (ptx::SharedAddress(memory) + 127) & ~127u;
     q = ring + Config::kSlots * Config::kSlotBytes;
     merge = q + Config::kQBytes;
     swap = merge;
-    barriers = merge + Config::kMergeBytes;
+    peaks = merge + Config::kMergeBytes;
+    barriers = peaks + Config::kPeakBytes;
   }
-  __device__ __forceinline__ uint32_t Block(int slot, int block) const {
-    return ring + slot * Config::kSlotBytes + block * Config::kBlockBytes;
-  }
-  __device__ __forceinline__ uint32_t Scales(int slot) const {
-    return Block(slot, Config::kGroups + 1);
-  }
-  __device__ __forceinline__ static uint32_t Chunk(int row, int chunk) {
-    return row * 128 + ((chunk ^ (row & 7)) << 4);
+  __device__ __forceinline__ uint32_t Token(int slot, int token) const {
+    return ring + slot * Config::kSlotBytes + token * Config::kTokenBytes;
   }
   __device__ __forceinline__ uint32_t Full(int slot) const { return barriers + slot * 8; }
   __device__ __forceinline__ uint32_t Empty(int slot) const {
@@ -70,6 +63,7 @@ class LatentConsumer {
   static constexpr int kOwnGroups = Config::kGroups / Config::kHalves;
   static constexpr int kGroupTiles = Config::kScaleGroup / 16;  // of 16 output columns
   static constexpr int kOwnKeys = 16;
+  static constexpr float kNoBase = -1e30f;  // no key yet; finite: it is subtracted from itself
 
   __device__ __forceinline__ LatentConsumer(const DecodeParams& params,
                                             const LatentShared<Config>& shared, int row_tile)
@@ -110,34 +104,77 @@ class LatentConsumer {
     ptx::BarrierSync(2 + keys_, Config::kHalves * 32);
   }
 
-  // B operands in the order of elements that the keys have: four neighbours a lane for codes.
-  __device__ __forceinline__ void LoadQueries(const DecodeItem& item) const {
+  // B operands in the order of elements that the keys have, lane by lane: of bf16 and float16 two
+  // registers a step of 16 elements, of int8 four a step of 32 (high bytes, low bytes). Two
+  // neighbouring warps have the same stretch of the elements, and eight rows each.
+  __device__ __forceinline__ void LoadQueries(const DecodeItem& item) {
+    constexpr int kOwnSteps = Config::kCodeSteps / (Config::kWarps / 2);
+    const int stretch = warp_ / 2;
+    const int j = warp_ % 2;
+    const int row = j * 8 + lane_ / 4;
+    const int token = RowToken(row);
+    const int head = RowHead(row, token);
+    const auto* q = static_cast<const uint16_t*>(params_.q) +
+                    (item.query_begin + token) * params_.q_token_stride +
+                    head * params_.q_head_stride + stretch * kOwnSteps * 16 + lane_ % 4 * 4;
+    const auto* q_pe = static_cast<const uint16_t*>(params_.q_pe) +
+                       (item.query_begin + token) * params_.q_pe_token_stride +
+                       head * params_.q_pe_head_stride + stretch * 16 + lane_ % 4 * 2;
+    const bool live = row < LiveRows(item);
+    uint2 v[kOwnSteps];
+    uint2 rope = make_uint2(0, 0);
+#pragma unroll
+    for (int s = 0; s < kOwnSteps; ++s) {
+      v[s] = live ? __ldg(reinterpret_cast<const uint2*>(q + s * 16)) : make_uint2(0, 0);
+    }
+    if (live) {
+      rope.x = __ldg(reinterpret_cast<const uint32_t*>(q_pe));
+      rope.y = __ldg(reinterpret_cast<const uint32_t*>(q_pe + 8));
+    }
+    const float peak = QueryPeak(v);
     Sync();  // the last item's products have read the old queries
-    for (int e = static_cast<int>(threadIdx.x); e < Config::kSteps * kRowTiles * 32;
-         e += Config::kWarps * 32) {
-      const int lane = e % 32;
-      const int row = e / 32 % kRowTiles * 8 + lane / 4;
-      const int step = e / 32 / kRowTiles;
-      const int token = RowToken(row);
-      const int head = RowHead(row, token);
-      uint2 value = make_uint2(0, 0);
-      if (row < LiveRows(item)) {
-        if (step < Config::kDimV / 16) {
-          const auto* q = static_cast<const uint16_t*>(params_.q) +
-                          (item.query_begin + token) * params_.q_token_stride +
-                          head * params_.q_head_stride;
-          value = __ldg(reinterpret_cast<const uint2*>(q + step * 16 + lane % 4 * 4));
-        } else {
-          const auto* q = static_cast<const uint16_t*>(params_.q_pe) +
-                          (item.query_begin + token) * params_.q_pe_token_stride +
-                          head * params_.q_pe_head_stride + (step - Config::kDimV / 16) * 16;
-          value.x = __ldg(reinterpret_cast<const uint32_t*>(q + lane % 4 * 2));
-          value.y = __ldg(reinterpret_cast<const uint32_t*>(q + 8 + lane % 4 * 2));
+    if (lane_ % 4 == 0) {
+      ptx::StoreShared(shared_.peaks + (stretch * Config::kRows + row) * 4, peak);
+    }
+    ptx::StoreShared(QueryAt(Config::kCodeSteps + stretch, j), rope);
+    Sync();
+    const float factor = RowFactor(row);
+#pragma unroll
+    for (int s = 0; s < kOwnSteps; s += 2) {
+      const int step = stretch * kOwnSteps + s;
+      if constexpr (Config::kCode == CacheCode::kInt8) {
+        uint32_t high[2], low[2];
+        Int8Query(v[s], factor, high[0], low[0]);
+        Int8Query(v[s + 1], factor, high[1], low[1]);
+        ptx::StoreShared(Int8QueryAt(step, j), make_uint4(high[0], high[1], low[0], low[1]));
+      } else {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          ptx::StoreShared(QueryAt(step + i, j), make_uint2(ScaleToF16(v[s + i].x, factor),
+                                                            ScaleToF16(v[s + i].y, factor)));
         }
       }
-      ptx::StoreShared(shared_.q + e * 8, value);
+    }
+#pragma unroll
+    for (int n = 0; n < kRowTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) inverse_[n][i] = 1.f / RowFactor(Row(n, i));
     }
     Sync();
+  }
+  __device__ __forceinline__ uint32_t QueryAt(int step, int j) const {
+    return shared_.q + ((step * kRowTiles + j) * 32 + lane_) * 8;
+  }
+  __device__ __forceinline__ uint32_t Int8QueryAt(int step, int j) const {
+    return shared_.q + ((step / 2 * kRowTiles + j) * 32 + lane_) * 16;
+  }
+  __device__ __forceinline__ float RowFactor(int row) const {
+    float peak = 0;
+#pragma unroll
+    for (int i = 0; i < Config::kWarps / 2; ++i) {
+      peak = fmaxf(peak, ptx::LoadSharedFloat(shared_.peaks + (i * Config::kRows + row) * 4));
+    }
+    return QueryFactor(peak);
   }
 
   __device__ __forceinline__ void StartItem() {
@@ -154,9 +191,10 @@ class LatentConsumer {
     }
 #pragma unroll
     for (int j = 0; j < kRowTiles; ++j) {
-      base_[j][0] = base_[j][1] = -INFINITY;
+      base_[j][0] = base_[j][1] = kNoBase;
       sum_[j][0] = sum_[j][1] = 0;
     }
+    value_unit_ = inverse_unit_ = 0;
   }
 
   __device__ __forceinline__ void Release() {
@@ -173,74 +211,101 @@ class LatentConsumer {
       Release();
       return;
     }
-    float scales[kOwnGroups][2];  // of keys lane / 4 and 8 further; zero where there is no key
+    // Behind the last token there may be anything, and 0 x NaN is NaN.
+    if (live_keys < kOwnKeys) ZeroDeadKeys(live_keys);
+    float scales[kOwnGroups][2];  // of keys lane / 4 and 8 further
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int key = lane_ / 4 + i * 8;
-      const float2 v = ptx::LoadSharedFloat2(
-          shared_.Scales(position_.slot) +
-          ((keys_ * kOwnKeys + key) * Config::kGroups + half_ * kOwnGroups) * 4);
-      scales[0][i] = key < live_keys ? v.x : 0.f;
-      scales[1][i] = key < live_keys ? v.y : 0.f;
+      const float2 v = ptx::LoadSharedFloat2(OwnToken(lane_ / 4 + i * 8) + Config::kScalesAt +
+                                             half_ * kOwnGroups * 4);
+      scales[0][i] = v.x;
+      scales[1][i] = v.y;
     }
     float s[kRowTiles][4];
     Scores(scales, s);
     Exchange(s);
     if (live_keys < kOwnKeys + item.query_tokens - 1) Mask(item, first_key, s);
     Softmax(s);
+    RelateScales(scales);
     Values(scales, s);
     Release();
   }
 
-  __device__ __forceinline__ void Multiply(const uint32_t (&a)[4], int step,
-                                           float (&s)[kRowTiles][4]) const {
-#pragma unroll
-    for (int j = 0; j < kRowTiles; ++j) {
-      const uint2 b = ptx::LoadSharedPair(shared_.q + ((step * kRowTiles + j) * 32 + lane_) * 8);
-      ptx::Mma(s[j], a, b.x, b.y);
+  // Of this warp's 16.
+  __device__ __forceinline__ uint32_t OwnToken(int key) const {
+    return shared_.Token(position_.slot, keys_ * kOwnKeys + key);
+  }
+
+  __device__ __forceinline__ void ZeroDeadKeys(int live_keys) const {
+    constexpr int kChunks = Config::kTokenBytes / 16;
+    for (int i = half_ * 32 + lane_; i < (kOwnKeys - live_keys) * kChunks; i += 64) {
+      ptx::StoreShared(OwnToken(live_keys) + i * 16, make_uint4(0, 0, 0, 0));
     }
+    ptx::FenceProxyAsync();  // the copy engine writes here afterwards
+    SyncPair();
   }
 
   __device__ __forceinline__ void Scores(const float (&scales)[kOwnGroups][2],
                                          float (&s)[kRowTiles][4]) const {
-    const int row = keys_ * kOwnKeys + lane_ % 16;
-    // The rotated keys' four steps are shared too.
-#pragma unroll
-    for (int j = 0; j < kRowTiles; ++j) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) s[j][i] = 0;
-    }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int step = half_ * 2 + i;
-      uint32_t a[4];
-      ptx::LoadMatrix(shared_.Block(position_.slot, Config::kGroups) +
-                          LatentShared<Config>::Chunk(row, step * 2 + lane_ / 16),
-                      a);
-      Multiply(a, Config::kDimV / 16 + step, s);
-    }
+    const uint32_t own = OwnToken(lane_ % 16) + lane_ / 16 * 16;
+    float codes[kRowTiles][4] = {};
 #pragma unroll
     for (int g = 0; g < kOwnGroups; ++g) {
       const int group = half_ * kOwnGroups + g;
-      float part[kRowTiles][4] = {};
+      float part[2][kRowTiles][4] = {};  // two sums: one product does not wait for the one before
+      int32_t whole[2][kRowTiles][4] = {};
 #pragma unroll
-      for (int load = 0; load < 4; ++load) {
+      for (int load = 0; load < Config::kScaleGroup / 32; ++load) {
         uint32_t raw[4];
-        ptx::LoadMatrix(shared_.Block(position_.slot, group) +
-                            LatentShared<Config>::Chunk(row, load * 2 + lane_ / 16),
-                        raw);
+        ptx::LoadMatrix(own + group * Config::kScaleGroup + load * 32, raw);
+        const int step = group * kGroupTiles + load * 2;
+        if constexpr (Config::kCode == CacheCode::kInt8) {
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          uint32_t a[4];
-          ConvertKeys<Config::kCode>(raw[h * 2], a[0], a[2]);
-          ConvertKeys<Config::kCode>(raw[h * 2 + 1], a[1], a[3]);
-          Multiply(a, group * kGroupTiles + load * 2 + h, part);
+          for (int j = 0; j < kRowTiles; ++j) {
+            const uint4 q = ptx::LoadSharedQuad(Int8QueryAt(step, j));
+            ptx::MmaInt8(whole[0][j], raw, q.x, q.y);
+            ptx::MmaInt8Uint8(whole[1][j], raw, q.z, q.w);
+          }
+        } else {
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            uint32_t a[4];
+            ptx::E4m3ToF16(raw[h * 2], a[0], a[2]);
+            ptx::E4m3ToF16(raw[h * 2 + 1], a[1], a[3]);
+#pragma unroll
+            for (int j = 0; j < kRowTiles; ++j) {
+              const uint2 q = ptx::LoadSharedPair(QueryAt(step + h, j));
+              ptx::MmaF16(part[h][j], a, q.x, q.y);
+            }
+          }
         }
       }
 #pragma unroll
       for (int j = 0; j < kRowTiles; ++j) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) s[j][i] = fmaf(part[j][i], scales[g][i / 2], s[j][i]);
+        for (int i = 0; i < 4; ++i) {
+          const float sum = Config::kCode == CacheCode::kInt8
+                                ? static_cast<float>(whole[0][j][i] * 256 + whole[1][j][i])
+                                : part[0][j][i] + part[1][j][i];
+          codes[j][i] = fmaf(sum, scales[g][i / 2], codes[j][i]);
+        }
+      }
+    }
+    // The rotated keys' four steps are shared too.
+#pragma unroll
+    for (int j = 0; j < kRowTiles; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[j][i] = codes[j][i] * inverse_[j][i % 2];
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int step = half_ * 2 + i;
+      uint32_t a[4];
+      ptx::LoadMatrix(own + Config::kRopeAt + step * 32, a);
+#pragma unroll
+      for (int j = 0; j < kRowTiles; ++j) {
+        const uint2 q = ptx::LoadSharedPair(QueryAt(Config::kCodeSteps + step, j));
+        ptx::Mma(s[j], a, q.x, q.y);
       }
     }
   }
@@ -282,33 +347,34 @@ class LatentConsumer {
   // As in decode_warps.
   __device__ __forceinline__ void Softmax(float (&s)[kRowTiles][4]) {
     constexpr float kSlack = 8;
-    float peak[kRowTiles][2];
     bool grown = false;
 #pragma unroll
     for (int j = 0; j < kRowTiles; ++j) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        float x = fmaxf(s[j][i], s[j][i + 2]);
-        x = fmaxf(x, __shfl_xor_sync(~0u, x, 4));
-        x = fmaxf(x, __shfl_xor_sync(~0u, x, 8));
-        peak[j][i] = fmaxf(x, __shfl_xor_sync(~0u, x, 16));
-        grown = grown || peak[j][i] > base_[j][i] + kSlack;
+        grown = grown || fmaxf(s[j][i], s[j][i + 2]) > base_[j][i] + kSlack;
       }
     }
     if (__any_sync(~0u, grown)) {
 #pragma unroll
       for (int j = 0; j < kRowTiles; ++j) {
 #pragma unroll
-        for (int i = 0; i < 2; ++i) Rebase(j, i, fmaxf(peak[j][i], base_[j][i]));
+        for (int i = 0; i < 2; ++i) {
+          float peak = fmaxf(s[j][i], s[j][i + 2]);
+#pragma unroll
+          for (int offset = 4; offset < 32; offset *= 2) {
+            peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, offset));
+          }
+          Rebase(j, i, fmaxf(peak, base_[j][i]));
+        }
       }
     }
 #pragma unroll
     for (int j = 0; j < kRowTiles; ++j) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float base = base_[j][i] == -INFINITY ? 0.f : base_[j][i];
-        s[j][i] = ptx::Exp2(s[j][i] - base);
-        s[j][i + 2] = ptx::Exp2(s[j][i + 2] - base);
+        s[j][i] = ptx::Exp2(s[j][i] - base_[j][i]);
+        s[j][i + 2] = ptx::Exp2(s[j][i + 2] - base_[j][i]);
         sum_[j][i] += s[j][i] + s[j][i + 2];
       }
     }
@@ -316,7 +382,7 @@ class LatentConsumer {
 
   // Makes a row's sums relative to another base. Returns the factor.
   __device__ __forceinline__ float Rebase(int j, int i, float base) {
-    const float factor = ptx::Exp2(base_[j][i] - (base == -INFINITY ? 0.f : base));
+    const float factor = ptx::Exp2(base_[j][i] - base);
     base_[j][i] = base;
     sum_[j][i] *= factor;
 #pragma unroll
@@ -330,9 +396,48 @@ class LatentConsumer {
     return factor;
   }
 
+  // Makes scales relative to the unit of the output, so that their products with probabilities fit
+  // float16. The unit is a power of two and follows the largest scale as base_ follows scores.
+  __device__ __forceinline__ void RelateScales(float (&scales)[kOwnGroups][2]) {
+    constexpr float kSlack = 16;
+    float largest = 0;
+#pragma unroll
+    for (int g = 0; g < kOwnGroups; ++g) {
+      largest = fmaxf(largest, fmaxf(scales[g][0], scales[g][1]));
+    }
+    if (__any_sync(~0u, largest > value_unit_ * kSlack)) {
+#pragma unroll
+      for (int offset = 4; offset < 32; offset *= 2) {
+        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, offset));
+      }
+      const float unit = __uint_as_float(__float_as_uint(largest) & 0x7f800000);
+      inverse_unit_ = unit == 0.f ? 0.f : 1.f / unit;
+      ScaleOutput(value_unit_ * inverse_unit_);
+      value_unit_ = unit;
+    }
+#pragma unroll
+    for (int g = 0; g < kOwnGroups; ++g) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) scales[g][i] *= inverse_unit_;
+    }
+  }
+  __device__ __forceinline__ void ScaleOutput(float factor) {
+#pragma unroll
+    for (int g = 0; g < kOwnGroups; ++g) {
+#pragma unroll
+      for (int m = 0; m < kGroupTiles; ++m) {
+#pragma unroll
+        for (int j = 0; j < kRowTiles; ++j) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) out_[g][m][j][i] *= factor;
+        }
+      }
+    }
+  }
+
   __device__ __forceinline__ void Values(const float (&scales)[kOwnGroups][2],
                                          const float (&s)[kRowTiles][4]) {
-    const int row = keys_ * kOwnKeys + lane_ % 8 + lane_ / 8 % 2 * 8;
+    const uint32_t own = OwnToken(lane_ % 16) + lane_ / 16 * 16;
 #pragma unroll
     for (int g = 0; g < kOwnGroups; ++g) {
       uint32_t p[kRowTiles][2];
@@ -341,15 +446,14 @@ class LatentConsumer {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           p[j][i] = ptx::TransposeMatrix(
-              ptx::PackBf16(s[j][2 * i] * scales[g][i], s[j][2 * i + 1] * scales[g][i]));
+              ptx::PackF16(s[j][2 * i] * scales[g][i], s[j][2 * i + 1] * scales[g][i]));
         }
       }
-      const uint32_t block = shared_.Block(position_.slot, half_ * kOwnGroups + g);
+      const uint32_t columns = own + (half_ * kOwnGroups + g) * Config::kScaleGroup;
 #pragma unroll
-      for (int load = 0; load < 4; ++load) {
+      for (int load = 0; load < Config::kScaleGroup / 32; ++load) {
         uint32_t raw[4];
-        ptx::LoadMatrixTransposed(block + LatentShared<Config>::Chunk(row, load * 2 + lane_ / 16),
-                                  raw);
+        ptx::LoadMatrixTransposed(columns + load * 32, raw);
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           uint32_t a[4];
@@ -357,7 +461,7 @@ class LatentConsumer {
           ConvertValues<Config::kCode>(raw[h * 2 + 1], a[2], a[3]);
 #pragma unroll
           for (int j = 0; j < kRowTiles; ++j) {
-            ptx::Mma(out_[g][load * 2 + h][j], a, p[j][0], p[j][1]);
+            ptx::MmaF16(out_[g][load * 2 + h][j], a, p[j][0], p[j][1]);
           }
         }
       }
@@ -396,7 +500,7 @@ class LatentConsumer {
         const float other = ptx::LoadSharedFloat(MergeAt(warp, n++));
         const float sum = ptx::LoadSharedFloat(MergeAt(warp, n++));
         Rebase(j, i, fmaxf(other, base_[j][i]));
-        const float factor = ptx::Exp2(other - (base_[j][i] == -INFINITY ? 0.f : base_[j][i]));
+        const float factor = ptx::Exp2(other - base_[j][i]);
         sum_[j][i] = fmaf(sum, factor, sum_[j][i]);
 #pragma unroll
         for (int g = 0; g < kOwnGroups; ++g) {
@@ -413,6 +517,7 @@ class LatentConsumer {
 
   // The states of the four groups of keys, two by two.
   __device__ __forceinline__ void EndItem(const DecodeItem& item) {
+    ScaleOutput(value_unit_);
 #pragma unroll
     for (int j = 0; j < kRowTiles; ++j) {
 #pragma unroll
@@ -466,7 +571,7 @@ class LatentConsumer {
               (int64_t{item.slot} * params_.row_tiles + row_tile_) * Config::kRows + row;
           if (first) {
             reinterpret_cast<float2*>(params_.partial_ml)[at] =
-                make_float2(base_[j][i], sum_[j][i]);
+                make_float2(base_[j][i] == kNoBase ? -INFINITY : base_[j][i], sum_[j][i]);
           }
           float* out = params_.partial_out + at * Config::kDimV + column;
 #pragma unroll
@@ -489,10 +594,37 @@ class LatentConsumer {
   int parity_ = 0;
   float scale_log2_;
   RingPosition<Config::kSlots> position_;
-  float base_[kRowTiles][2];  // log2
-  float sum_[kRowTiles][2];   // of this lane's keys
+  float inverse_[kRowTiles][2];  // of the factors of query rows
+  float base_[kRowTiles][2];     // log2
+  float sum_[kRowTiles][2];      // of this lane's keys
+  float value_unit_;             // of out_, a power of two
+  float inverse_unit_;
   float out_[kOwnGroups][kGroupTiles][kRowTiles][4];
 };
+
+// One warp. A lane has one box of a tile: tokens of one page.
+template <class Config>
+__device__ __forceinline__ void ProduceTokens(const DecodeParams& params, const LatentMaps& maps,
+                                              const LatentShared<Config>& shared,
+                                              const DecodePart& part, int32_t ids) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const uint64_t policy = CachePolicy(params, part, Config::kSlotBytes);
+  RingPosition<Config::kSlots> position;
+  TileWalk walk(params, lane, lane % 4);
+  walk.Run(part, ids, [&](int32_t page, int token, int) {
+    const uint32_t full = shared.Full(position.slot);
+    if (lane == 0) {
+      ptx::MbarrierWait(shared.Empty(position.slot), position.phase ^ 1);
+      ptx::MbarrierExpectBytes(full, Config::kSlotBytes);
+    }
+    __syncwarp();
+    if (lane < walk.boxes()) {
+      ptx::TmaLoad4(shared.Token(position.slot, lane * walk.box_tokens()), &maps.tokens, full, 0,
+                    token, 0, page, policy);
+    }
+    position.Next();
+  });
+}
 
 template <class Config>
 __global__ __launch_bounds__(Config::kThreads,
@@ -508,46 +640,21 @@ __global__ __launch_bounds__(Config::kThreads,
   ptx::LaunchDependents();  // the merge kernel gets ready meanwhile
   if (warp == 0) {
     shared.Initialise(lane);
-    if (lane == 0) {
-      ptx::TmaPrefetchMap(&maps.codes);
-      ptx::TmaPrefetchMap(&maps.rope);
-      ptx::TmaPrefetchMap(&maps.scales);
-    }
+    if (lane == 0) ptx::TmaPrefetchMap(&maps.tokens);
   }
   // Behind the fence in Initialise, which would wait for them.
   const DecodePart part = params.parts[part_index];
   const int32_t ids = params.part_pages[part_index * kDecodePartPages + lane];
   __syncthreads();
 
-  if (warp == Config::kWarps) {
-    RingPosition<Config::kSlots> position;
-    const uint64_t policy = params.keep_in_l2 ? ptx::kL2EvictNormal : ptx::kL2EvictFirst;
-    TileWalk walk(params, lane);
-    walk.Run(part, ids, [&](const int32_t(&pages)[4], int token, int) {
-      if (lane == 0) {
-        const uint32_t full = shared.Full(position.slot);
-        ptx::MbarrierWait(shared.Empty(position.slot), position.phase ^ 1);
-        ptx::MbarrierExpectBytes(full, Config::kSlotBytes);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          if (i >= walk.boxes()) continue;
-          const int row = i * walk.box_tokens();
-#pragma unroll
-          for (int block = 0; block < Config::kGroups; ++block) {
-            ptx::TmaLoad4(shared.Block(position.slot, block) + row * 128, &maps.codes, full,
-                          block * 128, token, 0, pages[i], policy);
-          }
-          ptx::TmaLoad4(shared.Block(position.slot, Config::kGroups) + row * 128, &maps.rope, full,
-                        0, token, 0, pages[i], policy);
-          ptx::TmaLoad4(shared.Scales(position.slot) + row * Config::kGroups * 4, &maps.scales,
-                        full, 0, token, 0, pages[i], policy);
-        }
-      }
-      position.Next();
-      __syncwarp();
-    });
-    WriteEmpty<Config>(params, part_index, 0, row_tile);
+  if (warp >= Config::kWarps) {
+    ptx::RegistersDecrease<Config::kProducerRegisters>();
+    if (warp == Config::kWarps) {
+      ProduceTokens<Config>(params, maps, shared, part, ids);
+      WriteEmpty<Config>(params, part_index, 0, row_tile);
+    }
   } else {
+    ptx::RegistersIncrease<Config::kConsumerRegisters>();
     LatentConsumer<Config>(params, shared, row_tile).Run(part_index, part);
   }
 }

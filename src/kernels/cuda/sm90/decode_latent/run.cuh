@@ -11,24 +11,15 @@ cudaError_t RunDecodeLatentSm90(const DecodeParams& params, cudaStream_t stream)
   using Config = sm90::LatentConfig<kCode>;
   sm90::LatentMaps maps;
   const int box_tokens = params.page_tokens < Config::kTile ? params.page_tokens : Config::kTile;
-  MapShape shape = {.num_pages = params.num_pages,
-                    .num_heads = 1,
-                    .tokens = params.page_tokens,
-                    .elements = Config::kDimV,
-                    .box_tokens = box_tokens,
-                    .box_elements = 128,
-                    .element_bytes = 1};
-  cudaError_t status = MakeMap(params.plane[0], shape, &maps.codes);
-  if (status == cudaSuccess) {
-    status = MakePlaneMap(params.plane[1], params.num_pages, 1, params.page_tokens, Config::kRope,
-                          box_tokens, &maps.rope);
-  }
-  if (status == cudaSuccess) {
-    shape.elements = shape.box_elements = Config::kGroups;
-    shape.element_bytes = 4;
-    shape.swizzle_bytes = 0;
-    status = MakeMap(params.scales[0], shape, &maps.scales);
-  }
+  const MapShape shape = {.num_pages = params.num_pages,
+                          .num_heads = 1,
+                          .tokens = params.page_tokens,
+                          .elements = Config::kTokenBytes / 4,
+                          .box_tokens = box_tokens,
+                          .box_elements = Config::kTokenBytes / 4,
+                          .element_bytes = 4,
+                          .swizzle_bytes = 0};
+  cudaError_t status = MakeMap(params.plane[0], shape, &maps.tokens);
   if (status == cudaSuccess) {
     status = LaunchLarge<sm90::DecodeLatentKernel<Config>>(
         {.blocks = params.num_parts * params.row_tiles,

@@ -95,6 +95,7 @@ class WarpsConsumer {
   static constexpr int kRowTiles = kRows / 8;       // n-tiles of the products
   static constexpr int kSteps = Config::kDim / 16;  // of 16 elements
   static constexpr int kOwnKeys = 16;
+  static constexpr float kNoBase = -1e30f;  // no key yet; finite: it is subtracted from itself
 
   __device__ __forceinline__ WarpsConsumer(const DecodeParams& params,
                                            const WarpsShared<Config>& shared, Source& source,
@@ -136,7 +137,7 @@ class WarpsConsumer {
   // Row of the n-tile j that register i % 2 of this lane's accumulators belongs to.
   __device__ __forceinline__ int Row(int j, int i) const { return j * 8 + lane_ % 4 * 2 + i; }
 
-  // B operands: row lane / 4, in the order of elements that Convert gives keys.
+  // B operands: row lane / 4, in the order of elements that keys have as A operands.
   __device__ __forceinline__ void LoadQueries(const DecodeItem& item) {
 #pragma unroll
     for (int j = 0; j < kRowTiles; ++j) {
@@ -146,20 +147,48 @@ class WarpsConsumer {
                       (item.query_begin + token) * params_.q_token_stride +
                       RowHead(row, token) * params_.q_head_stride;
       const bool live = row < LiveRows(item);
+      uint2 v[kSteps];
 #pragma unroll
       for (int s = 0; s < kSteps; ++s) {
-        uint2 v = make_uint2(0, 0);
+        v[s] = make_uint2(0, 0);
         if (live) {
           if constexpr (Config::kQuantised) {
-            v = __ldg(reinterpret_cast<const uint2*>(q + s * 16 + lane_ % 4 * 4));
+            v[s] = __ldg(reinterpret_cast<const uint2*>(q + s * 16 + lane_ % 4 * 4));
           } else {
-            v.x = __ldg(reinterpret_cast<const uint32_t*>(q + s * 16 + lane_ % 4 * 2));
-            v.y = __ldg(reinterpret_cast<const uint32_t*>(q + s * 16 + 8 + lane_ % 4 * 2));
+            v[s].x = __ldg(reinterpret_cast<const uint32_t*>(q + s * 16 + lane_ % 4 * 2));
+            v[s].y = __ldg(reinterpret_cast<const uint32_t*>(q + s * 16 + 8 + lane_ % 4 * 2));
           }
         }
-        q_[j][s][0] = v.x;
-        q_[j][s][1] = v.y;
       }
+      if constexpr (Config::kQuantised) {
+        QuantisedQueries(v, j);
+      } else {
+#pragma unroll
+        for (int s = 0; s < kSteps; ++s) {
+          q_[j][s][0] = v[s].x;
+          q_[j][s][1] = v[s].y;
+        }
+        score_factor_[j][0] = score_factor_[j][1] = scale_log2_;
+      }
+    }
+  }
+
+  __device__ __forceinline__ void QuantisedQueries(const uint2 (&v)[kSteps], int j) {
+    const float factor = QueryFactor(QueryPeak(v));
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      if constexpr (Config::kCode == CacheCode::kInt8) {
+        // A step of int8 has 32 elements: registers 2n hold the high bytes, 2n + 1 the low ones.
+        Int8Query(v[s], factor, q_[j][s / 2 * 2][s % 2], q_[j][s / 2 * 2 + 1][s % 2]);
+      } else {
+        q_[j][s][0] = ScaleToF16(v[s].x, factor);
+        q_[j][s][1] = ScaleToF16(v[s].y, factor);
+      }
+    }
+    const float inverse = scale_log2_ / factor;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      score_factor_[j][i] = __shfl_sync(~0u, inverse, (lane_ % 4 * 2 + i) * 4);
     }
   }
 
@@ -171,9 +200,10 @@ class WarpsConsumer {
 #pragma unroll
         for (int i = 0; i < 4; ++i) out_[j][s][i] = 0;
       }
-      base_[j][0] = base_[j][1] = -INFINITY;
+      base_[j][0] = base_[j][1] = kNoBase;
       sum_[j][0] = sum_[j][1] = 0;
     }
+    value_unit_ = inverse_unit_ = 0;
   }
 
   __device__ __forceinline__ void Step(const DecodeItem& item, int visit) {
@@ -188,14 +218,21 @@ class WarpsConsumer {
       return;
     }
     float s[kRowTiles][4];
-    float key_scale[2] = {scale_log2_, scale_log2_};
-    if constexpr (Config::kQuantised) LoadScales(live_keys, scale_log2_, key_scale);
     Scores(s);
+    if constexpr (Config::kQuantised) {
+      float scale[2];
+      LoadScales(scale);
+#pragma unroll
+      for (int j = 0; j < kRowTiles; ++j) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) s[j][i] *= scale[i / 2];
+      }
+    }
     source_.Release();
 #pragma unroll
     for (int j = 0; j < kRowTiles; ++j) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) s[j][i] *= key_scale[i / 2];
+      for (int i = 0; i < 4; ++i) s[j][i] *= score_factor_[j][i % 2];
     }
     const bool outside =
         kv_tokens_ - 1 - first_key > params_.window && first_key + kOwnKeys > params_.anchors;
@@ -203,76 +240,132 @@ class WarpsConsumer {
     Softmax(s);
 
     source_.Take();
-    float value_scale[2] = {1.f, 1.f};
-    if constexpr (Config::kQuantised) {
-      LoadScales(live_keys, 1.f, value_scale);
-    } else {
-      if (live_keys < kOwnKeys) ZeroDeadValues(live_keys);
-    }
+    if (Config::kCode != CacheCode::kInt8 && live_keys < kOwnKeys) ZeroDeadValues(live_keys);
+    if constexpr (Config::kQuantised) ScaleProbabilities(live_keys, s);
     uint32_t p[kRowTiles][2];
 #pragma unroll
     for (int j = 0; j < kRowTiles; ++j) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        p[j][i] = ptx::TransposeMatrix(
-            ptx::PackBf16(s[j][2 * i] * value_scale[i], s[j][2 * i + 1] * value_scale[i]));
+        p[j][i] =
+            ptx::TransposeMatrix(Config::kQuantised ? ptx::PackF16(s[j][2 * i], s[j][2 * i + 1])
+                                                    : ptx::PackBf16(s[j][2 * i], s[j][2 * i + 1]));
       }
     }
     Values(p);
     source_.Release();
   }
 
-  // Of keys lane / 4 and 8 further; zero where there is no key.
-  __device__ __forceinline__ void LoadScales(int live_keys, float factor, float (&scale)[2]) const {
-    const uint32_t own = source_.Scales() + warp_ * (params_.page_tokens == 16 ? 128 : 64);
+  // Of keys lane / 4 and 8 further.
+  __device__ __forceinline__ void LoadScales(float (&scale)[2]) const {
+    const uint32_t own =
+        source_.Scales() + warp_ * (params_.page_tokens == 16 ? 128 : 64) + lane_ / 4 * 4;
+    scale[0] = ptx::LoadSharedFloat(own);
+    scale[1] = ptx::LoadSharedFloat(own + 32);
+  }
+
+  // Multiplies probabilities by the scales of their values, relative to value_unit_, so that they
+  // fit float16. The unit is a power of two and follows the largest scale as base_ follows scores.
+  __device__ __forceinline__ void ScaleProbabilities(int live_keys, float (&s)[kRowTiles][4]) {
+    constexpr float kSlack = 16;
+    float scale[2];
+    LoadScales(scale);
+    if (live_keys < kOwnKeys) {  // where there is no key there may be anything
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (lane_ / 4 + i * 8 >= live_keys) scale[i] = 0;
+      }
+    }
+    float largest = fmaxf(scale[0], scale[1]);
+    if (__any_sync(~0u, largest > value_unit_ * kSlack)) {
+#pragma unroll
+      for (int offset = 4; offset < 32; offset *= 2) {
+        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, offset));
+      }
+      const float unit = __uint_as_float(__float_as_uint(largest) & 0x7f800000);
+      inverse_unit_ = unit == 0.f ? 0.f : 1.f / unit;
+      const float change = value_unit_ * inverse_unit_;
+      value_unit_ = unit;
+#pragma unroll
+      for (int j = 0; j < kRowTiles; ++j) {
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) out_[j][step][i] *= change;
+        }
+      }
+    }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int key = lane_ / 4 + i * 8;
-      const float value = ptx::LoadSharedFloat(own + key * 4);
-      scale[i] = key < live_keys ? value * factor : 0.f;
+      scale[i] *= inverse_unit_;
+#pragma unroll
+      for (int j = 0; j < kRowTiles; ++j) {
+        s[j][2 * i] *= scale[i];
+        s[j][2 * i + 1] *= scale[i];
+      }
     }
   }
 
+  // Chunk 2 * load + `side` of row `row`, of which 16 rows are this warp's. The swizzle is an
+  // exclusive or of address bits.
+  __device__ __forceinline__ uint32_t Chunks(int row, int side, int load) const {
+    constexpr int kLoads = Config::kBlockRowBytes / 32;  // of a swizzled row
+    return ((source_.Slot() + WarpsShared<Config>::Chunk(warp_ * kOwnKeys + row, side)) ^
+            (load % kLoads * 32)) +
+           load / kLoads * (Config::kTile * Config::kBlockRowBytes);
+  }
+
   __device__ __forceinline__ void Scores(float (&s)[kRowTiles][4]) const {
-    const uint32_t keys = source_.Slot();
-    const int row = warp_ * kOwnKeys + lane_ % 16;
-#pragma unroll
-    for (int j = 0; j < kRowTiles; ++j) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) s[j][i] = 0;
-    }
+    // Two sums: one product does not wait for the one before.
+    float part[2][kRowTiles][4] = {};
+    int32_t codes[2][kRowTiles][4] = {};
 #pragma unroll
     for (int load = 0; load < Config::kRowBytes / 32; ++load) {
       uint32_t raw[4];
-      ptx::LoadMatrix(keys + WarpsShared<Config>::Chunk(row, load * 2 + lane_ / 16), raw);
-      if constexpr (Config::kQuantised) {
+      ptx::LoadMatrix(Chunks(lane_ % 16, lane_ / 16, load), raw);
+#pragma unroll
+      for (int j = 0; j < kRowTiles; ++j) {
+        if constexpr (Config::kCode == CacheCode::kInt8) {
+          ptx::MmaInt8(codes[0][j], raw, q_[j][load * 2][0], q_[j][load * 2][1]);
+          ptx::MmaInt8Uint8(codes[1][j], raw, q_[j][load * 2 + 1][0], q_[j][load * 2 + 1][1]);
+        } else if constexpr (!Config::kQuantised) {
+          ptx::Mma(part[load % 2][j], raw, q_[j][load][0], q_[j][load][1]);
+        }
+      }
+      if constexpr (Config::kCode == CacheCode::kE4m3) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           uint32_t a[4];
-          ConvertKeys<Config::kCode>(raw[half * 2], a[0], a[2]);
-          ConvertKeys<Config::kCode>(raw[half * 2 + 1], a[1], a[3]);
+          ptx::E4m3ToF16(raw[half * 2], a[0], a[2]);
+          ptx::E4m3ToF16(raw[half * 2 + 1], a[1], a[3]);
           const int step = load * 2 + half;
 #pragma unroll
-          for (int j = 0; j < kRowTiles; ++j) ptx::Mma(s[j], a, q_[j][step][0], q_[j][step][1]);
+          for (int j = 0; j < kRowTiles; ++j) {
+            ptx::MmaF16(part[half][j], a, q_[j][step][0], q_[j][step][1]);
+          }
         }
-      } else {
+      }
+    }
 #pragma unroll
-        for (int j = 0; j < kRowTiles; ++j) ptx::Mma(s[j], raw, q_[j][load][0], q_[j][load][1]);
+    for (int j = 0; j < kRowTiles; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        s[j][i] = Config::kCode == CacheCode::kInt8
+                      ? static_cast<float>(codes[0][j][i] * 256 + codes[1][j][i])
+                      : part[0][j][i] + part[1][j][i];
       }
     }
   }
 
   __device__ __forceinline__ void Values(const uint32_t (&p)[kRowTiles][2]) {
-    const uint32_t values = source_.Slot();
     // bf16: four matrices are (dims, + 8) x (keys, + 8); quantised: (16 dims, 16 more) x (keys, +
     // 8).
-    const int row =
-        warp_ * kOwnKeys + lane_ % 8 + (Config::kQuantised ? lane_ / 8 % 2 : lane_ / 16) * 8;
-    const int chunk = Config::kQuantised ? lane_ / 16 : lane_ / 8 % 2;
+    const int row = lane_ % 8 + (Config::kQuantised ? lane_ / 8 % 2 : lane_ / 16) * 8;
+    const int side = Config::kQuantised ? lane_ / 16 : lane_ / 8 % 2;
 #pragma unroll
     for (int load = 0; load < Config::kRowBytes / 32; ++load) {
       uint32_t raw[4];
-      ptx::LoadMatrixTransposed(values + WarpsShared<Config>::Chunk(row, load * 2 + chunk), raw);
+      ptx::LoadMatrixTransposed(Chunks(row, side, load), raw);
       if constexpr (Config::kQuantised) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -281,7 +374,7 @@ class WarpsConsumer {
           ConvertValues<Config::kCode>(raw[half * 2 + 1], a[2], a[3]);
 #pragma unroll
           for (int j = 0; j < kRowTiles; ++j)
-            ptx::Mma(out_[j][load * 2 + half], a, p[j][0], p[j][1]);
+            ptx::MmaF16(out_[j][load * 2 + half], a, p[j][0], p[j][1]);
         }
       } else {
 #pragma unroll
@@ -311,53 +404,55 @@ class WarpsConsumer {
   }
 
   // Scores (log2) become probabilities relative to 2^base_, which follows the running maximum only
-  // when that has grown by 2^kSlack: until then nothing has to be rescaled.
+  // when that has grown by 2^kSlack: until then nothing has to be rescaled, and no maximum to be
+  // taken over lanes.
   __device__ __forceinline__ void Softmax(float (&s)[kRowTiles][4]) {
     constexpr float kSlack = 8;
-    float peak[kRowTiles][2];
     bool grown = false;
 #pragma unroll
     for (int j = 0; j < kRowTiles; ++j) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        float x = fmaxf(s[j][i], s[j][i + 2]);
-        x = fmaxf(x, __shfl_xor_sync(~0u, x, 4));
-        x = fmaxf(x, __shfl_xor_sync(~0u, x, 8));
-        peak[j][i] = fmaxf(x, __shfl_xor_sync(~0u, x, 16));
-        grown = grown || peak[j][i] > base_[j][i] + kSlack;
+        grown = grown || fmaxf(s[j][i], s[j][i + 2]) > base_[j][i] + kSlack;
       }
     }
-    if (__any_sync(~0u, grown)) {
-#pragma unroll
-      for (int j = 0; j < kRowTiles; ++j) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const float base = fmaxf(peak[j][i], base_[j][i]);
-          const float rescale = ptx::Exp2(base_[j][i] - (base == -INFINITY ? 0.f : base));
-          base_[j][i] = base;
-          sum_[j][i] *= rescale;
-#pragma unroll
-          for (int step = 0; step < kSteps; ++step) {
-            out_[j][step][i] *= rescale;
-            out_[j][step][i + 2] *= rescale;
-          }
-        }
-      }
-    }
+    if (__any_sync(~0u, grown)) Rebase(s);
 #pragma unroll
     for (int j = 0; j < kRowTiles; ++j) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float base = base_[j][i] == -INFINITY ? 0.f : base_[j][i];
-        s[j][i] = ptx::Exp2(s[j][i] - base);
-        s[j][i + 2] = ptx::Exp2(s[j][i + 2] - base);
+        s[j][i] = ptx::Exp2(s[j][i] - base_[j][i]);
+        s[j][i + 2] = ptx::Exp2(s[j][i + 2] - base_[j][i]);
         sum_[j][i] += s[j][i] + s[j][i + 2];
       }
     }
   }
 
-  // Rows of the last page that hold no token may hold anything, and 0 x NaN is NaN. (Quantised
-  // codes are all finite.) Only this warp reads them.
+  __device__ __forceinline__ void Rebase(const float (&s)[kRowTiles][4]) {
+#pragma unroll
+    for (int j = 0; j < kRowTiles; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float peak = fmaxf(s[j][i], s[j][i + 2]);
+#pragma unroll
+        for (int offset = 4; offset < 32; offset *= 2) {
+          peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, offset));
+        }
+        const float base = fmaxf(peak, base_[j][i]);
+        const float rescale = ptx::Exp2(base_[j][i] - base);
+        base_[j][i] = base;
+        sum_[j][i] *= rescale;
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step) {
+          out_[j][step][i] *= rescale;
+          out_[j][step][i + 2] *= rescale;
+        }
+      }
+    }
+  }
+
+  // Rows of the last page that hold no token may hold anything, and 0 x NaN is NaN. (Every int8 is
+  // finite.) Only this warp reads them.
   __device__ __forceinline__ void ZeroDeadValues(int live_keys) const {
     constexpr int kChunks = Config::kRowBytes / 16;
     for (int i = live_keys * kChunks + lane_; i < kOwnKeys * kChunks; i += 32) {
@@ -387,7 +482,8 @@ class WarpsConsumer {
         sum += __shfl_xor_sync(~0u, sum, 8);
         sum += __shfl_xor_sync(~0u, sum, 16);
         if (lane_ < 4) {
-          shared_.state[warp_ * kRows + Row(j, i)] = make_float2(base_[j][i], sum);
+          const float base = base_[j][i] == kNoBase ? -INFINITY : base_[j][i];
+          shared_.state[warp_ * kRows + Row(j, i)] = make_float2(base, sum);
         }
       }
 #pragma unroll
@@ -395,7 +491,7 @@ class WarpsConsumer {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           shared_.merge[(warp_ * kRows + Row(j, i % 2)) * Config::kDim + Element(s, i)] =
-              out_[j][s][i];
+              Config::kQuantised ? out_[j][s][i] * value_unit_ : out_[j][s][i];
         }
       }
     }
@@ -462,9 +558,13 @@ class WarpsConsumer {
   int warp_;
   int lane_;
   float scale_log2_;
-  int kv_tokens_ = 0;         // of the sequence, visited or not
-  float base_[kRowTiles][2];  // log2
-  float sum_[kRowTiles][2];   // of this lane's keys
+  int kv_tokens_ = 0;                 // of the sequence, visited or not
+  float score_factor_[kRowTiles][2];  // makes log2 of scores
+  float base_[kRowTiles][2];          // log2
+  float sum_[kRowTiles][2];           // of this lane's keys
+  // Quantised: the unit of out_, a power of two, and its inverse.
+  float value_unit_;
+  float inverse_unit_;
   uint32_t q_[kRowTiles][kSteps][2];
   float out_[kRowTiles][kSteps][4];
 };

@@ -1,6 +1,6 @@
 #pragma once
-// Quantised cache elements, four bytes a register, to pairs of bf16. Exact: both codes have no more
-// mantissa than bf16.
+// Quantised cache elements, four bytes a register, to pairs of float16. Exact: both codes have less
+// mantissa and a smaller range.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -10,40 +10,60 @@
 
 namespace fathom::kernels::cuda::sm90 {
 
-// int8: `x` has a code in the low byte of each half. 128 + its low seven bits, less 128 or, with
-// the sign bit (which is the lowest bit of the exponent), 256.
-__device__ __forceinline__ uint32_t Int8ToBf16x2(uint32_t x) {
-  constexpr uint32_t kOne = 0x3f803f80;
-  return ptx::FmaBf16x2((x & 0x007f007f) | 0x43004300, kOne, (x & 0x00800080) | 0xc300c300);
-}
-// e4m3: `x` has a code in the high byte of each half. Exponent and mantissa in place are 2^120 too
-// small; the product handles subnormal codes too.
-__device__ __forceinline__ uint32_t E4m3ToBf16x2(uint32_t x) {
-  constexpr uint32_t kTwoTo120 = 0x7b807b80;
-  constexpr uint32_t kMinusZero = 0x80008000;
-  return ptx::FmaBf16x2((x & 0x80008000) | (x >> 4 & 0x07f007f0), kTwoTo120, kMinusZero);
+// int8: `x` has a code in the low byte of each half. With its sign bit turned over a code is 128
+// more, which behind 1024 is the mantissa.
+__device__ __forceinline__ uint32_t Int8ToF16x2(uint32_t x) {
+  constexpr uint32_t kMinus1152 = 0xe480e480;
+  return ptx::AddF16x2((x & 0x00ff00ff) ^ 0x64806480, kMinus1152);
 }
 
-// Bytes 0, 1 and bytes 2, 3.
-template <CacheCode kCode>
-__device__ __forceinline__ void ConvertKeys(uint32_t raw, uint32_t& first, uint32_t& second) {
-  if constexpr (kCode == CacheCode::kInt8) {
-    first = Int8ToBf16x2(__byte_perm(raw, 0, 0x4140));
-    second = Int8ToBf16x2(__byte_perm(raw, 0, 0x4342));
-  } else {
-    first = E4m3ToBf16x2(__byte_perm(raw, 0, 0x1404));
-    second = E4m3ToBf16x2(__byte_perm(raw, 0, 0x3424));
-  }
-}
 // Bytes 0, 2 and bytes 1, 3.
 template <CacheCode kCode>
 __device__ __forceinline__ void ConvertValues(uint32_t raw, uint32_t& first, uint32_t& second) {
   if constexpr (kCode == CacheCode::kInt8) {
-    first = Int8ToBf16x2(raw);  // the other bytes are masked away
-    second = Int8ToBf16x2(raw >> 8);
+    first = Int8ToF16x2(raw);
+    second = Int8ToF16x2(raw >> 8);
   } else {
-    first = E4m3ToBf16x2(raw << 8);
-    second = E4m3ToBf16x2(raw);
+    ptx::E4m3ToF16(__byte_perm(raw, 0, 0x3120), first, second);
+  }
+}
+
+// Query rows as factors of quantised keys: times the power of two that puts the row's largest
+// element in [2^14, 2^15).
+//   e4m3: float16. Exact but for elements 2^28 times smaller than the largest.
+//   int8: integers, 256 * a signed high byte + an unsigned low byte. Exact down to 2^-7 of the
+//   largest, below that to 2^-15 of it.
+// The four lanes of a quad have a row.
+template <int kCount>
+__device__ __forceinline__ float QueryPeak(const uint2 (&bf16)[kCount]) {
+  int peak = 0;  // without their signs, bf16 are in the order of integers
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    for (const uint32_t pair : {bf16[i].x, bf16[i].y}) {
+      peak = max(peak, max(static_cast<int>(pair & 0x7fff), static_cast<int>(pair >> 16 & 0x7fff)));
+    }
+  }
+  peak = max(peak, __shfl_xor_sync(~0u, peak, 1));
+  peak = max(peak, __shfl_xor_sync(~0u, peak, 2));
+  return __uint_as_float(static_cast<uint32_t>(peak) << 16);
+}
+__device__ __forceinline__ float QueryFactor(float peak) {
+  const int exponent = 127 + 14 + 127 - static_cast<int>(__float_as_uint(peak) >> 23);
+  return __uint_as_float(static_cast<uint32_t>(min(exponent, 253)) << 23);
+}
+__device__ __forceinline__ uint32_t ScaleToF16(uint32_t bf16, float factor) {
+  return ptx::PackF16(ptx::LowBf16(bf16) * factor, ptx::HighBf16(bf16) * factor);
+}
+// Four neighbours, to the high and the low bytes of their integers.
+__device__ __forceinline__ void Int8Query(uint2 bf16, float factor, uint32_t& high, uint32_t& low) {
+  const float values[4] = {ptx::LowBf16(bf16.x), ptx::HighBf16(bf16.x), ptx::LowBf16(bf16.y),
+                           ptx::HighBf16(bf16.y)};
+  high = low = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const auto code = static_cast<uint32_t>(__float2int_rn(values[i] * factor));
+    high |= (code >> 8 & 0xff) << (8 * i);
+    low |= (code & 0xff) << (8 * i);
   }
 }
 

@@ -24,45 +24,49 @@ struct WarpsMaps {
   CUtensorMap scales[2];  // quantised
 };
 
+// One warp. A lane has one box of a slot: lane % 4 says which tokens of the tile, lane / 4 which
+// columns, or, behind those, the scales. So all boxes of a slot take as many instructions as one,
+// but for the copy itself: a single lane that made them one after the other was slower than memory.
 template <class Config>
 __device__ __forceinline__ void ProduceWarpsTiles(const DecodeParams& params, const WarpsMaps& maps,
                                                   const WarpsShared<Config>& shared, int kv_head,
                                                   const DecodePart& part, int32_t ids) {
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const uint64_t policy = params.keep_in_l2 ? ptx::kL2EvictNormal : ptx::kL2EvictFirst;
+  const int box = lane % 4;
+  const int column = lane / 4;
+  const uint64_t policy = CachePolicy(params, part, 2 * Config::kSlotBytes);
   RingPosition<Config::kSlots> position;
-  TileWalk walk(params, lane);
-  walk.Run(part, ids, [&](const int32_t(&pages)[4], int token, int tile) {
-#pragma unroll
+  TileWalk walk(params, lane, box);
+  const bool scales = column == Config::kBlocks;
+  const bool copies = box < walk.boxes() && column < Config::kBlocks + (Config::kQuantised ? 1 : 0);
+  const CUtensorMap* map = scales ? maps.scales : maps.plane;
+  const uint32_t first = scales
+                             ? shared.Scales(0) + box * max(walk.box_tokens() * 4, 128)
+                             : shared.Slot(0) + (column * Config::kTile + box * walk.box_tokens()) *
+                                                    Config::kBlockRowBytes;
+  const int stride = scales ? Config::kScaleBytes : Config::kSlotBytes;
+  const int element = column * Config::kBlockRowBytes / Config::kElementBytes;
+  walk.Run(part, ids, [&](int32_t page, int token, int tile) {
+    const int c0 = scales ? token : element;
+    const int c1 = scales ? 0 : token;
+#pragma unroll 1
     for (int plane = 0; plane < 2; ++plane) {
+      const uint32_t full = shared.Full(position.slot);
       if (lane == 0) {
-        const uint32_t full = shared.Full(position.slot);
         ptx::MbarrierWait(shared.Empty(position.slot), position.phase ^ 1);
         if (params.tile_lists != nullptr) {
           ptx::StoreShared(shared.Tile(position.slot), static_cast<uint32_t>(tile));
         }
         ptx::MbarrierExpectBytes(full,
                                  Config::kSlotBytes + (Config::kQuantised ? Config::kTile * 4 : 0));
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          if (i >= walk.boxes()) continue;
-          const int row = i * walk.box_tokens();
-#pragma unroll
-          for (int block = 0; block < Config::kBlocks; ++block) {
-            ptx::TmaLoad4(
-                shared.Slot(position.slot) + (block * Config::kTile + row) * Config::kBlockRowBytes,
-                &maps.plane[plane], full, block * Config::kBlockRowBytes / Config::kElementBytes,
-                token, kv_head, pages[i], policy);
-          }
-          if constexpr (Config::kQuantised) {
-            ptx::TmaLoad4(shared.Scales(position.slot) + i * max(walk.box_tokens() * 4, 128),
-                          &maps.scales[plane], full, token, 0, kv_head, pages[i], policy);
-          }
-        }
+      }
+      __syncwarp();
+      if (copies) {
+        ptx::TmaLoad4(first + position.slot * stride, map + plane, full, c0, c1, kv_head, page,
+                      policy);
       }
       position.Next();
     }
-    __syncwarp();
   });
 }
 

@@ -1,19 +1,22 @@
 #pragma once
 // Emulated src/kernels/cuda/ptx/mma.h.
+#include <cmath>
 #include <cstdint>
 
+#include "base/dtype.h"
+#include "kernels/cuda/fp8.h"
 #include "kernels/cuda/ptx/sync.h"
 
 namespace fathom::kernels::cuda::ptx {
 
-inline void Mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+template <class Half>
+void Multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Half half) {
   struct Operands {
     uint32_t a[4], b[2];
   } mine = {{a[0], a[1], a[2], a[3]}, {b0, b1}}, all[32];
   simt::GatherWarp(&mine, sizeof(mine), all);
   const int g = simt::Lane() / 4;
   const int t = simt::Lane() % 4;
-  const auto half = [](uint32_t pair, int i) { return i == 0 ? LowBf16(pair) : HighBf16(pair); };
   for (int k = 0; k < 16; ++k) {
     const int lane_k = k % 8 / 2;
     for (int r = 0; r < 2; ++r) {
@@ -26,9 +29,45 @@ inline void Mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
   }
 }
 
+inline void Mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  Multiply(d, a, b0, b1,
+           [](uint32_t pair, int i) { return i == 0 ? LowBf16(pair) : HighBf16(pair); });
+}
 inline void MmaFromZero(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   for (float& x : d) x = 0;
   Mma(d, a, b0, b1);
+}
+inline void MmaF16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  Multiply(d, a, b0, b1,
+           [](uint32_t pair, int i) { return F16ToF32(static_cast<uint16_t>(pair >> (16 * i))); });
+}
+
+// Byte: what B has.
+template <class Byte>
+void MultiplyInt8(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  struct Operands {
+    uint32_t a[4], b[2];
+  } mine = {{a[0], a[1], a[2], a[3]}, {b0, b1}}, all[32];
+  simt::GatherWarp(&mine, sizeof(mine), all);
+  const int g = simt::Lane() / 4;
+  const int t = simt::Lane() % 4;
+  for (int k = 0; k < 32; ++k) {
+    const int lane_k = k % 16 / 4;
+    const int shift = 8 * (k % 4);
+    for (int r = 0; r < 2; ++r) {
+      const auto x = static_cast<int8_t>(all[g * 4 + lane_k].a[r + k / 16 * 2] >> shift);
+      for (int c = 0; c < 2; ++c) {
+        const auto y = static_cast<Byte>(all[(t * 2 + c) * 4 + lane_k].b[k / 16] >> shift);
+        d[r * 2 + c] += x * y;
+      }
+    }
+  }
+}
+inline void MmaInt8(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  MultiplyInt8<int8_t>(d, a, b0, b1);
+}
+inline void MmaInt8Uint8(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  MultiplyInt8<uint8_t>(d, a, b0, b1);
 }
 
 inline uint32_t TransposeMatrix(uint32_t v) {
@@ -42,8 +81,22 @@ inline uint32_t TransposeMatrix(uint32_t v) {
   return at(2 * t, g) | at(2 * t + 1, g) << 16;
 }
 
-inline uint32_t FmaBf16x2(uint32_t a, uint32_t b, uint32_t c) {
-  return PackBf16(LowBf16(a) * LowBf16(b) + LowBf16(c), HighBf16(a) * HighBf16(b) + HighBf16(c));
+inline uint32_t PackF16(float low, float high) {
+  return F32ToF16(low) | static_cast<uint32_t>(F32ToF16(high)) << 16;
+}
+inline uint32_t AddF16x2(uint32_t a, uint32_t b) {
+  const auto half = [](uint32_t pair, int i) {
+    return F16ToF32(static_cast<uint16_t>(pair >> (16 * i)));
+  };
+  return PackF16(half(a, 0) + half(b, 0), half(a, 1) + half(b, 1));
+}
+inline void E4m3ToF16(uint32_t codes, uint32_t& low, uint32_t& high) {
+  const auto at = [codes](int i) {
+    const auto code = static_cast<uint8_t>(codes >> (8 * i));
+    return (code & 0x7f) == 0x7f ? NAN : DecodeE4m3(code);
+  };
+  low = PackF16(at(0), at(1));
+  high = PackF16(at(2), at(3));
 }
 
 // Copies happen at the latest moment: when they are waited for.

@@ -71,6 +71,7 @@ inline void StoreShared(uint32_t address, float4 v) { StoreSharedAs(address, v);
 inline void StoreShared(uint32_t address, uint32_t v) { StoreSharedAs(address, v); }
 inline void StoreShared(uint32_t address, float v) { StoreSharedAs(address, v); }
 inline uint2 LoadSharedPair(uint32_t address) { return LoadSharedAs<uint2>(address); }
+inline uint4 LoadSharedQuad(uint32_t address) { return LoadSharedAs<uint4>(address); }
 inline float4 LoadSharedFloat4(uint32_t address) { return LoadSharedAs<float4>(address); }
 inline float2 LoadSharedFloat2(uint32_t address) { return LoadSharedAs<float2>(address); }
 inline float LoadSharedFloat(uint32_t address) { return LoadSharedAs<float>(address); }
