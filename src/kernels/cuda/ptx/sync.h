@@ -131,18 +131,6 @@ __device__ __forceinline__ float Exp2(float x) {
   return y;
 }
 
-// 2^x without the special-function unit, relative error 1e-4; x below -126 gives 2^-126.
-__device__ __forceinline__ float Exp2Polynomial(float x) {
-  x = fmaxf(x, -126.f);
-  constexpr float kRound = 12582912.f;  // 1.5 * 2^23: leaves the nearest integer in the low bits
-  const float shifted = x + kRound;
-  const float r = x - (shifted - kRound);  // [-0.5, 0.5]
-  float y = fmaf(0.05500913f, r, 0.24221146f);
-  y = fmaf(y, r, 0.69328296f);
-  y = fmaf(y, r, 1.f);
-  return __int_as_float(__float_as_int(y) + (__float_as_int(shifted) << 23));
-}
-
 // Two floats to a pair of bf16, the first in the low half.
 __device__ __forceinline__ uint32_t PackBf16(float low, float high) {
   uint32_t packed;

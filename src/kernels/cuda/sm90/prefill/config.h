@@ -15,16 +15,13 @@ struct PrefillConfig {
   static constexpr int kKeys = kPrefillTileKeys;
   static constexpr int kStages = 2;
   static constexpr int kQStages = kDimQk > 128 ? 1 : 2;
-  // At head dim 64 exponentials take as long as products: one in so many plus one is a polynomial
-  // on the arithmetic units. 0: none.
-  static constexpr int kPolynomialEvery = kDimQk == 64 ? 2 : 0;
   static constexpr int kQkBlocks = kDimQk / 64;  // of 64 elements: one 128-byte swizzle row
   static constexpr int kVBlocks = kDimV / 64;
   static constexpr int kThreads = 128 * (kGroups + 1);
   // Registers of a thread after setmaxnreg. Their sum may not exceed what the block was launched
   // with (65536 / kThreads each, rounded down to 8), or the increase waits for ever.
-  static constexpr int kProducerRegisters = kGroups == 2 ? 40 : 32;
-  static constexpr int kConsumerRegisters = kGroups == 2 ? 232 : 160;
+  static constexpr int kProducerRegisters = kGroups == 3 ? 32 : kDimQk > 128 ? 40 : 56;
+  static constexpr int kConsumerRegisters = kGroups == 3 ? 160 : kDimQk > 128 ? 232 : 224;
 
   static constexpr int kQBytes = kQkBlocks * kRows * 128;
   static constexpr int kKBytes = kQkBlocks * kKeys * 128;

@@ -13,6 +13,9 @@ namespace fathom::kernels::cuda::sm90 {
 template <class Config>
 class PrefillConsumer {
  public:
+  // With two warpgroups, one's softmax runs under the other's products, and there are registers for
+  // the probabilities of two tiles.
+  static constexpr bool kTwoGroups = Config::kGroups == 2;
   static constexpr int kKeys = Config::kKeys;
   static constexpr int kSteps = kKeys / 16;
   static constexpr int kFirstBarrier = 1;    // of the turns between warpgroups, one each
@@ -24,10 +27,14 @@ class PrefillConsumer {
         shared_(shared),
         group_(__shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128 - 1, 0)),
         lane_(static_cast<int>(threadIdx.x % 32)),
-        scale_log2_(params.scale * 1.4426950408889634f) {}
+        scale_log2_(params.scale * 1.4426950408889634f),
+        q_first_(ptx::Descriptor(shared.q + group_ * (64 * 128))),
+        k_first_(ptx::Descriptor(shared.k)),
+        v_first_(ptx::Descriptor(shared.v, kKeys * 128)),
+        zero_(static_cast<uint32_t>(params.num_sequences) >> 31) {}
 
   __device__ __forceinline__ void Run() {
-    if (Config::kGroups == 2 && group_ == 1) ptx::BarrierArrive(kFirstBarrier, 256);
+    if (kTwoGroups && group_ == 1) ptx::BarrierArrive(kFirstBarrier, 256);
     int work = Take();
     while (Live(work)) {
       if (Count(work) == 0) {
@@ -48,8 +55,8 @@ class PrefillConsumer {
         } else {
           LastValues();
           Store(work, sum_, base_);
+          Done(work);
         }
-        Done(work);
         work = next;
         if (!goes_on) break;
       }
@@ -64,8 +71,13 @@ class PrefillConsumer {
   __device__ __forceinline__ int TileAt(int slot, int visit) const {
     return Uniform(Work(slot).TileAt(visit));
   }
-  __device__ __forceinline__ int LastTile(int slot) const { return TileAt(slot, Count(slot) - 1); }
 
+  // Descriptor of what lies `bytes` further on. Addresses have the low half to themselves; without
+  // a carry, fewer instructions stand between two products.
+  __device__ __forceinline__ static uint64_t Advance(uint64_t descriptor, uint32_t bytes) {
+    return (descriptor & 0xffffffff00000000ull) |
+           (static_cast<uint32_t>(descriptor) + (bytes >> 4));
+  }
   __device__ __forceinline__ static int Uniform(int value) { return __shfl_sync(~0u, value, 0); }
 
   __device__ __forceinline__ void Release(uint32_t barrier) const {
@@ -93,11 +105,19 @@ class PrefillConsumer {
     full_tiles_ = Uniform(all_see < 0 ? 0 : all_see / kKeys);
     const bool window = params_.window < work.kv_tokens;
     window_tile_ = Uniform(window ? max(0, last - params_.window + kKeys - 1) / kKeys : 0);
-    fresh_ = true;
   }
+  __device__ __forceinline__ int LastTile(int slot) const { return TileAt(slot, Count(slot) - 1); }
 
   __device__ __forceinline__ bool NeedsMask(int tile) const {
     return tile >= full_tiles_ || (tile < window_tile_ && (tile + 1) * kKeys > params_.anchors);
+  }
+
+  // Visits [result, visit] need no mask, given that `visit` needs none.
+  __device__ __forceinline__ int UnmaskedDownTo(int slot, int visit) const {
+    if (window_tile_ == 0) return 0;
+    const PrefillTiles& tiles = Work(slot).tiles;
+    const int edge = Uniform(window_tile_ - tiles.skipped);  // the first visit inside the window
+    return visit >= edge ? edge : visit;
   }
 
   // Behind the wait for the first scores.
@@ -105,8 +125,9 @@ class PrefillConsumer {
     ptx::WgmmaFenceRegisters(s_);
     Release(shared_.KEmpty(k_.Stage()));
     k_.Next();
-    Mask(slot, LastTile(slot));
-    Softmax<true, false>();
+    const int tile = LastTile(slot);
+    if (NeedsMask(tile)) Mask(slot, tile);
+    Softmax<true>();
   }
 
   // Rows past the sequence's end may hold anything, and 0 x NaN is NaN. Every warpgroup clears them
@@ -135,17 +156,26 @@ class PrefillConsumer {
     FirstSoftmax(slot);
     Pack();
     ZeroDeadValues(slot);
+    ZeroOutput();
   }
 
   // All visits of a tile but the first.
   __device__ __forceinline__ void Turns(int slot) {
-    for (int visit = Count(slot) - 2; visit >= 0; --visit) {
+    // So that the assembler keeps descriptors in uniform registers.
+    q_.count = Uniform(q_.count);
+    k_.count = Uniform(k_.count);
+    v_.count = Uniform(v_.count);
+    int visit = Count(slot) - 2;
+    while (visit >= 0) {
       const int tile = TileAt(slot, visit);
       if (NeedsMask(tile)) {
         Turn<true>(slot, tile);
-      } else {
-        Turn<false>(slot, tile);
+        --visit;
+        continue;
       }
+      const int last = UnmaskedDownTo(slot, visit);
+      do Turn<false>(slot, 0);
+      while (--visit >= last);
     }
     Release(shared_.QEmpty(q_.Stage()));
     q_.Next();
@@ -154,22 +184,30 @@ class PrefillConsumer {
   template <bool kMask>
   __device__ __forceinline__ void Turn(int slot, int tile) {
     ptx::MbarrierWait(shared_.KFull(k_.Stage()), k_.Phase());
-    if constexpr (Config::kGroups == 2) ptx::BarrierSync(kFirstBarrier + group_, 256);
-    ptx::WgmmaFence();
-    IssueScores();
-    ptx::MbarrierWait(shared_.VFull(v_.Stage()), v_.Phase());
-    ptx::WgmmaFence();
-    IssueValues();
-    if constexpr (Config::kGroups == 2) ptx::BarrierArrive(kFirstBarrier + 1 - group_, 256);
+    IssueBoth();
     ptx::WgmmaWait<1>();
     ptx::WgmmaFenceRegisters(s_);
     Release(shared_.KEmpty(k_.Stage()));
     k_.Next();
     if constexpr (kMask) Mask(slot, tile);
-    Softmax<false, !kMask>();
-    WaitForValues();
-    if (moved_) Rescale();
-    Pack();
+    if constexpr (kTwoGroups) {
+      uint32_t next[kSteps][4];
+      SpeculativeSoftmax(next);
+      WaitForValues();
+      if (moved_) Rescale();
+        // Where the operand of the coming product was made under the running one, the assembler
+        // would make each wgmma wait. It may not know that nothing changes here.
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) p_[step][i] = next[step][i] ^ zero_;
+      }
+    } else {
+      Softmax<false>();
+      WaitForValues();
+      if (moved_) Rescale();
+      Pack();
+    }
   }
 
   // The assembler would move the wait in front of the softmax; it keeps it behind this store, which
@@ -180,7 +218,6 @@ class PrefillConsumer {
     ptx::WgmmaFenceRegisters(out_);
     Release(shared_.VEmpty(v_.Stage()));
     v_.Next();
-    fresh_ = false;
   }
 
   // The last product of a tile that nothing follows.
@@ -193,53 +230,64 @@ class PrefillConsumer {
 
   // The last product of a tile with the first scores of the next one.
   __device__ __forceinline__ void Cross(int slot, int next) {
-    const bool fresh = fresh_;
     Begin(next);
     ptx::MbarrierWait(shared_.KFull(k_.Stage()), k_.Phase());
     ptx::MbarrierWait(shared_.QFull(q_.Stage()), q_.Phase());
-    if constexpr (Config::kGroups == 2) ptx::BarrierSync(kFirstBarrier + group_, 256);
-    ptx::WgmmaFence();
-    IssueScores();
-    ptx::MbarrierWait(shared_.VFull(v_.Stage()), v_.Phase());
-    ptx::WgmmaFence();
-    fresh_ = fresh;
-    IssueValues();
-    if constexpr (Config::kGroups == 2) ptx::BarrierArrive(kFirstBarrier + 1 - group_, 256);
+    IssueBoth();
     ptx::WgmmaWait<1>();
     const float sum[2] = {sum_[0], sum_[1]};
     const float base[2] = {base_[0], base_[1]};
     FirstSoftmax(next);
     WaitForValues();
     Store(slot, sum, base);
-    fresh_ = true;
+    Done(slot);
     Pack();
     ZeroDeadValues(next);
+    ZeroOutput();
+  }
+
+  // The scores of a tile and the output of the one before it.
+  __device__ __forceinline__ void IssueBoth() {
+    if constexpr (kTwoGroups) ptx::BarrierSync(kFirstBarrier + group_, 256);
+    ptx::WgmmaFence();
+    IssueScores();
+    ptx::MbarrierWait(shared_.VFull(v_.Stage()), v_.Phase());
+    ptx::WgmmaFence();
+    IssueValues<kTwoGroups>();
   }
 
   __device__ __forceinline__ void IssueScores() {
-    const uint64_t q =
-        ptx::Descriptor(shared_.q + q_.Stage() * Config::kQBytes + group_ * (64 * 128));
-    const uint64_t k = ptx::Descriptor(shared_.k + k_.Stage() * Config::kKBytes);
+    const uint64_t q = Advance(q_first_, q_.Stage() * Config::kQBytes);
+    const uint64_t k = Advance(k_first_, k_.Stage() * Config::kKBytes);
 #pragma unroll
     for (int block = 0; block < Config::kQkBlocks; ++block) {
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
         ptx::WgmmaSS<kKeys, ptx::Major::kK, ptx::Major::kK>(
-            s_, ptx::Advance(q, block * (Config::kRows * 128) + step * 32),
-            ptx::Advance(k, block * (kKeys * 128) + step * 32), block + step > 0);
+            s_, Advance(q, block * (Config::kRows * 128) + step * 32),
+            Advance(k, block * (kKeys * 128) + step * 32), block + step > 0);
       }
     }
     ptx::WgmmaCommit();
   }
 
+  // Half way through it lets the other warpgroup go on, whose products are then there in time.
+  template <bool kPassTurn = false>
   __device__ __forceinline__ void IssueValues() {
-    const uint64_t v = ptx::Descriptor(shared_.v + v_.Stage() * Config::kVBytes, kKeys * 128);
+    const uint64_t v = Advance(v_first_, v_.Stage() * Config::kVBytes);
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      ptx::WgmmaRS<Config::kDimV, ptx::Major::kMn>(out_, p_[step], ptx::Advance(v, step * 2048),
-                                                   !fresh_ || step > 0);
+      ptx::WgmmaRS<Config::kDimV, ptx::Major::kMn>(out_, p_[step], Advance(v, step * 2048), true);
+      if (kPassTurn && step == kSteps / 2 - 1) {
+        ptx::BarrierArrive(kFirstBarrier + 1 - group_, 256);
+      }
     }
     ptx::WgmmaCommit();
+  }
+
+  __device__ __forceinline__ void ZeroOutput() {
+#pragma unroll
+    for (int i = 0; i < Config::kDimV / 2; ++i) out_[i] = 0;
   }
 
   __device__ __forceinline__ void Mask(int slot, int tile) {
@@ -266,14 +314,14 @@ class PrefillConsumer {
     }
   }
 
-  // Turns scores into probabilities relative to 2^base_. The base follows the running maximum only
-  // when that has grown by a factor of 2^kSlack for some row of the warp: until then probabilities
-  // are at most 2^kSlack and nothing has to be rescaled. Leaves in rescale_ what out_ has to be
-  // multiplied with, and in moved_ whether it has to be.
-  template <bool kFirst, bool kUnmasked>
-  __device__ __forceinline__ void Softmax() {
-    constexpr float kSlack = 8;
-    float peak[2];
+  // Probabilities are relative to 2^base_. The base follows the running maximum only when that has
+  // grown by more than a factor of 2^kSlack for some row of the warp; until then nothing has to be
+  // rescaled. Precision does not suffer: bf16 has the exponents of float32, and what is lost below
+  // is 2^-126 of the largest.
+  static constexpr float kSlack = 64;
+
+  // Per row, of this thread's columns, log2.
+  __device__ __forceinline__ void Peaks(float (&peak)[2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       peak[r] = fmaxf(s_[2 * r], s_[2 * r + 1]);
@@ -281,44 +329,87 @@ class PrefillConsumer {
       for (int i = 4; i < kKeys / 2; i += 4) {
         peak[r] = fmaxf(peak[r], fmaxf(s_[i + 2 * r], s_[i + 2 * r + 1]));
       }
-      peak[r] = fmaxf(peak[r], __shfl_xor_sync(~0u, peak[r], 1));
-      peak[r] = fmaxf(peak[r], __shfl_xor_sync(~0u, peak[r], 2)) * scale_log2_;
+      peak[r] *= scale_log2_;
     }
+  }
+  __device__ __forceinline__ static float RowMax(float x) {
+    x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+    return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+  }
+  __device__ __forceinline__ bool HasToMove(const float (&peak)[2]) const {
+    return __any_sync(~0u, peak[0] > base_[0] + kSlack || peak[1] > base_[1] + kSlack);
+  }
+  // Leaves in rescale_ what out_ has to be multiplied with.
+  __device__ __forceinline__ void MoveBase(const float (&peak)[2]) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float base = fmaxf(RowMax(peak[r]), base_[r]);
+      rescale_[r] = ptx::Exp2(base_[r] - (base == -INFINITY ? 0.f : base));
+      sum_[r] *= rescale_[r];
+      base_[r] = base;
+    }
+  }
+  __device__ __forceinline__ float FiniteBase(int r) const {
+    return base_[r] == -INFINITY ? 0.f : base_[r];
+  }
+
+  // Turns scores into probabilities.
+  template <bool kFirst>
+  __device__ __forceinline__ void Softmax() {
+    float peak[2];
+    Peaks(peak);
     if constexpr (kFirst) {
-      base_[0] = peak[0];
-      base_[1] = peak[1];
+      base_[0] = RowMax(peak[0]);
+      base_[1] = RowMax(peak[1]);
       sum_[0] = sum_[1] = 0;
     } else {
-      moved_ = __any_sync(~0u, peak[0] > base_[0] + kSlack || peak[1] > base_[1] + kSlack);
-      if (moved_) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const float base = fmaxf(peak[r], base_[r]);
-          rescale_[r] = ptx::Exp2(base_[r] - (base == -INFINITY ? 0.f : base));
-          sum_[r] *= rescale_[r];
-          base_[r] = base;
-        }
-      }
+      moved_ = HasToMove(peak);
+      if (moved_) MoveBase(peak);
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float base = base_[r] == -INFINITY ? 0.f : base_[r];
-      float sum = 0;
+      const float base = FiniteBase(r);
 #pragma unroll
       for (int i = 0; i < kKeys / 2; i += 4) {
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           const int at = i + 2 * r + j;
-          const float x = fmaf(s_[at], scale_log2_, -base);
-          // Masked scores must come out as zero, which the polynomial does not give.
-          const bool polynomial =
-              kUnmasked && Config::kPolynomialEvery != 0 &&
-              i / 4 % (Config::kPolynomialEvery + 1) == Config::kPolynomialEvery;
-          s_[at] = polynomial ? ptx::Exp2Polynomial(x) : ptx::Exp2(x);
-          sum += s_[at];
+          s_[at] = ptx::Exp2(fmaf(s_[at], scale_log2_, -base));
+          sum_[r] += s_[at];
         }
       }
-      sum_[r] += sum;
+    }
+  }
+
+  // The same without waiting for the maximum: probabilities, packed, are made with the base as it
+  // is, and again in the rare case that it moves. Scores stay.
+  __device__ __forceinline__ void SpeculativeSoftmax(uint32_t (&p)[kSteps][4]) {
+    float sum[2];
+    Exponentials(p, sum);
+    float peak[2];
+    Peaks(peak);
+    moved_ = HasToMove(peak);
+    if (moved_) {
+      MoveBase(peak);
+      Exponentials(p, sum);
+    }
+    sum_[0] += sum[0];
+    sum_[1] += sum[1];
+  }
+  __device__ __forceinline__ void Exponentials(uint32_t (&p)[kSteps][4], float (&sum)[2]) const {
+    const float base[2] = {FiniteBase(0), FiniteBase(1)};
+    sum[0] = sum[1] = 0;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int r = i % 2;
+        const float low = ptx::Exp2(fmaf(s_[step * 8 + i * 2], scale_log2_, -base[r]));
+        const float high = ptx::Exp2(fmaf(s_[step * 8 + i * 2 + 1], scale_log2_, -base[r]));
+        sum[r] += low;
+        sum[r] += high;
+        p[step][i] = ptx::PackBf16(low, high);
+      }
     }
   }
 
@@ -385,13 +476,16 @@ class PrefillConsumer {
   int group_;
   int lane_;
   float scale_log2_;
+  uint64_t q_first_;  // descriptors of the first stages
+  uint64_t k_first_;
+  uint64_t v_first_;
+  uint32_t zero_;  // which the compiler does not know
   PipelinePosition<Config::kStages> k_;
   PipelinePosition<Config::kStages> v_;
   PipelinePosition<Config::kQStages> q_;
-  PipelinePosition<2> taken_;
-  int full_tiles_;     // key tiles before this one are seen in full by all rows,
-  int window_tile_;    // unless they lie before this one
-  bool fresh_ = true;  // out_ holds nothing yet
+  PipelinePosition<PrefillShared<Config>::kWorkSlots> taken_;
+  int full_tiles_;   // key tiles before this one are seen in full by all rows,
+  int window_tile_;  // unless they lie before this one
   bool moved_ = false;
   float base_[2];  // log2
   float sum_[2];   // of this thread's columns

@@ -7,7 +7,7 @@
 // warpgroup issues S(n) = Q K(n)' and O += P(n+1) V(n+1) together, and works on S(n)'s softmax
 // while the second product still runs; with two warpgroups, named barriers make one's softmax run
 // under the other's products. The turns do not stop between query tiles: the last product of one is
-// issued with the first scores of the next.
+// issued with the first scores of the next, whose queries were asked for a tile earlier.
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/sm90/prefill/consumer.cuh"

@@ -21,28 +21,55 @@ class PrefillProducer {
         box_tokens_(paged_ && params.page_tokens < Config::kKeys
                         ? static_cast<int>(params.page_tokens)
                         : Config::kKeys),
-        boxes_(Config::kKeys / box_tokens_) {}
+        boxes_(Config::kKeys / box_tokens_) {
+    while (paged_ && 1 << page_shift_ < params.page_tokens) ++page_shift_;
+  }
 
-  // The whole warp.
+  // The whole warp. K of a visit goes before V of the visit before it, also across query tiles, as
+  // the consumers take them. The next work is taken, and its queries asked for, early in a tile:
+  // blocks reach the ends of their tiles together, and memory would have nothing to do before.
   __device__ __forceinline__ void Run() {
-    const int total = *params_.num_tiles * params_.num_heads;
-    int index = static_cast<int>(blockIdx.x);
-    while (index < total) {
-      int next = 0;
-      if (lane_ == 0) next = atomicAdd(params_.next, 1);
-      const PrefillWork work = Decode(index, total / params_.num_heads);
-      Publish(work);
-      Load(work);
-      // Every item is followed by one fetch: the last of all leaves the counter as it was.
-      if (lane_ == 0 && next == total - 1) *params_.next = 0;
-      index = __shfl_sync(~0u, next, 0) + static_cast<int>(gridDim.x);
+    num_tiles_ = *params_.num_tiles;
+    PipelinePosition<PrefillShared<Config>::kWorkSlots> slot;
+    Announce(static_cast<int>(blockIdx.x));
+    while (shared_.work[slot.Stage()].sequence >= 0) {
+      const PrefillWork& work = shared_.work[slot.Stage()];  // not a copy: registers are short
+      int claimed = 0;
+      const int first = work.tiles.count - 1;
+      if (first < 0) {
+        LoadPendingV();
+        if (lane_ == 0) claimed = atomicAdd(params_.next, 1);
+        AnnounceClaimed(claimed);
+      }
+      for (int visit = first; visit >= 0; --visit) {
+        const Box box = BoxOf(work, work.TileAt(visit));
+        LoadK(box);
+        LoadPendingV();
+        pending_ = true;
+        pending_box_ = box;
+        if (Config::kQStages == 1 && visit == first) LoadQueries(work);
+        if (visit == first && lane_ == 0) claimed = atomicAdd(params_.next, 1);
+        if (visit == max(first - 1, 0)) AnnounceClaimed(claimed);
+      }
+      slot.Next();
     }
-    PrefillWork end = {};
-    end.sequence = -1;
-    Publish(end);
+    LoadPendingV();
   }
 
  private:
+  // Every item is followed by one fetch: the last of all leaves the counter as it was.
+  __device__ __forceinline__ void AnnounceClaimed(int claimed) {
+    if (lane_ == 0 && claimed == num_tiles_ * params_.num_heads - 1) *params_.next = 0;
+    Announce(__shfl_sync(~0u, claimed, 0) + static_cast<int>(gridDim.x));
+  }
+  __device__ __forceinline__ void Announce(int index) {
+    PrefillWork work = {};
+    work.sequence = -1;
+    if (index < num_tiles_ * params_.num_heads) work = Decode(index, num_tiles_);
+    Publish(work);
+    if (Config::kQStages > 1 && work.tiles.count > 0) LoadQueries(work);
+  }
+
   __device__ __forceinline__ PrefillWork Decode(int index, int num_tiles) const {
     const int section = index / (num_tiles * params_.section_heads);
     const int first_head = section * params_.section_heads;
@@ -53,8 +80,10 @@ class PrefillProducer {
     work.sequence = tile.sequence;
     work.row = tile.row;
     work.head = first_head + rest % heads;
+    work.kv_head = work.head / (params_.num_heads / params_.num_kv_heads);
     work.query_begin = params_.query_starts[tile.sequence];
     work.queries = params_.query_starts[tile.sequence + 1] - work.query_begin;
+    work.kv_begin = paged_ ? 0 : params_.kv_starts[tile.sequence];
     work.kv_tokens = params_.kv_lengths[tile.sequence];
     work.tiles = PrefillTilesOf(params_, work.kv_tokens, work.queries, work.row, Config::kRows);
     return work;
@@ -70,35 +99,44 @@ class PrefillProducer {
     published_.Next();
   }
 
-  // Page of this lane's box of a key tile, or -1 past the sequence's end.
-  __device__ __forceinline__ int32_t PageOf(const PrefillWork& work, int key_tile) const {
+  // Where this lane's box of a key tile lies.
+  struct Box {
+    int32_t head;
+    int32_t token;
+    int32_t page;
+  };
+  __device__ __forceinline__ Box BoxOf(const PrefillWork& work, int key_tile) const {
+    Box box;
+    box.head = work.kv_head;
     const int token = key_tile * Config::kKeys + lane_ * box_tokens_;
-    if (!paged_ || lane_ >= boxes_ || key_tile < 0 || token >= work.kv_tokens) {
-      return static_cast<int32_t>(params_.num_pages);
+    if (!paged_) {
+      box.token = work.kv_begin + token;
+      box.page = 0;
+    } else {
+      box.token = token & ((1 << page_shift_) - 1);
+      // Past the sequence's end: a page that does not exist, which arrives as zeros.
+      box.page =
+          lane_ < boxes_ && token < work.kv_tokens
+              ? params_
+                    .page_table[work.sequence * params_.page_table_stride + (token >> page_shift_)]
+              : static_cast<int32_t>(params_.num_pages);
     }
-    return params_.page_table[work.sequence * params_.page_table_stride +
-                              token / static_cast<int>(params_.page_tokens)];
+    return box;
   }
 
   template <int kBlocks>
   __device__ __forceinline__ void LoadTile(const CUtensorMap* map, uint32_t target, uint32_t full,
-                                           uint32_t empty, uint32_t phase, const PrefillWork& work,
-                                           int key_tile, int32_t page) {
-    const int kv_head = work.head / (params_.num_heads / params_.num_kv_heads);
+                                           uint32_t empty, uint32_t phase, const Box& box) {
     if (lane_ == 0) {
       ptx::MbarrierWait(empty, phase ^ 1);
       ptx::MbarrierExpectBytes(full, kBlocks * Config::kKeys * 128);
     }
     __syncwarp();
     if (lane_ < boxes_) {
-      const int row = lane_ * box_tokens_;
-      const int token =
-          paged_ ? (key_tile * Config::kKeys + row) % static_cast<int>(params_.page_tokens)
-                 : params_.kv_starts[work.sequence] + key_tile * Config::kKeys;
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block) {
-        ptx::TmaLoad4(target + block * (Config::kKeys * 128) + row * 128, map, full, block * 64,
-                      token, kv_head, paged_ ? page : 0, ptx::kL2EvictLast);
+        ptx::TmaLoad4(target + block * (Config::kKeys * 128) + lane_ * box_tokens_ * 128, map, full,
+                      block * 64, box.token, box.head, box.page, ptx::kL2EvictLast);
       }
     }
     __syncwarp();
@@ -124,36 +162,20 @@ class PrefillProducer {
     q_.Next();
   }
 
-  __device__ __forceinline__ void LoadK(const PrefillWork& work, int tile, int32_t page) {
-    LoadTile<Config::kQkBlocks>(&maps_.k, shared_.k + k_.Stage() * Config::kKBytes,
-                                shared_.KFull(k_.Stage()), shared_.KEmpty(k_.Stage()), k_.Phase(),
-                                work, tile, page);
+  __device__ __forceinline__ void LoadK(const Box& box) {
+    const int stage = k_.Stage();
+    LoadTile<Config::kQkBlocks>(&maps_.k, shared_.k + stage * Config::kKBytes, shared_.KFull(stage),
+                                shared_.KEmpty(stage), k_.Phase(), box);
     k_.Next();
   }
-  __device__ __forceinline__ void LoadV(const PrefillWork& work, int tile, int32_t page) {
-    LoadTile<Config::kVBlocks>(&maps_.v, shared_.v + v_.Stage() * Config::kVBytes,
-                               shared_.VFull(v_.Stage()), shared_.VEmpty(v_.Stage()), v_.Phase(),
-                               work, tile, page);
+  // Of the visit whose K came last.
+  __device__ __forceinline__ void LoadPendingV() {
+    if (!pending_) return;
+    const int stage = v_.Stage();
+    LoadTile<Config::kVBlocks>(&maps_.v, shared_.v + stage * Config::kVBytes, shared_.VFull(stage),
+                               shared_.VEmpty(stage), v_.Phase(), pending_box_);
     v_.Next();
-  }
-
-  // K of a tile goes before V of the tile before it, as the consumers take them.
-  __device__ __forceinline__ void Load(const PrefillWork& work) {
-    if (work.tiles.count == 0) return;
-    int visit = work.tiles.count - 1;
-    int tile = work.TileAt(visit);
-    int32_t page = PageOf(work, tile);
-    LoadK(work, tile, page);
-    LoadQueries(work);
-    for (; visit > 0; --visit) {
-      const int next_tile = work.TileAt(visit - 1);
-      const int32_t next_page = PageOf(work, next_tile);
-      LoadK(work, next_tile, next_page);
-      LoadV(work, tile, page);
-      tile = next_tile;
-      page = next_page;
-    }
-    LoadV(work, tile, page);
+    pending_ = false;
   }
 
   const PrefillParams& params_;
@@ -161,12 +183,16 @@ class PrefillProducer {
   const PrefillShared<Config>& shared_;
   int lane_;
   bool paged_;
+  int num_tiles_ = 0;
   int box_tokens_;
   int boxes_;
+  int page_shift_ = 0;  // log2 of page_tokens, a power of two
   PipelinePosition<Config::kStages> k_;
   PipelinePosition<Config::kStages> v_;
   PipelinePosition<Config::kQStages> q_;
-  PipelinePosition<2> published_;
+  PipelinePosition<PrefillShared<Config>::kWorkSlots> published_;
+  bool pending_ = false;  // the V of a visit
+  Box pending_box_;
 };
 
 }  // namespace fathom::kernels::cuda::sm90

@@ -19,8 +19,10 @@ struct PrefillWork {
   int32_t sequence;  // -1: no more
   int32_t row;       // first query row of the tile, in its sequence
   int32_t head;
+  int32_t kv_head;
   int32_t query_begin;
   int32_t queries;
+  int32_t kv_begin;  // contiguous: row of the first key
   int32_t kv_tokens;
   PrefillTiles tiles;
 
@@ -31,10 +33,14 @@ struct PrefillWork {
 
 template <class Config>
 struct PrefillShared {
+  // Work of the tile that is being stored, of the one that follows it, and of the one after that,
+  // which the producer announces meanwhile.
+  static constexpr int kWorkSlots = 4;
+
   uint32_t q;         // [kQStages][kQkBlocks][kRows][64] bf16, swizzled
   uint32_t k;         // [kStages][kQkBlocks][kKeys][64]
   uint32_t v;         // [kStages][kVBlocks][kKeys][64]
-  PrefillWork* work;  // [2]
+  PrefillWork* work;  // [kWorkSlots]
   uint32_t barriers;
   uint32_t unread;  // [kThreads] f32, written to order instructions
 
@@ -45,26 +51,30 @@ struct PrefillShared {
     v = k + Config::kStages * Config::kKBytes;
     const uint32_t small = v + Config::kStages * Config::kVBytes;
     work = reinterpret_cast<PrefillWork*>(memory + (small - base));
-    barriers = small + 2 * sizeof(PrefillWork);
+    barriers = small + kWorkSlots * sizeof(PrefillWork);
     unread = small + 512;
   }
   __device__ __forceinline__ uint32_t QFull(int i) const { return barriers + i * 8; }
   __device__ __forceinline__ uint32_t QEmpty(int i) const { return barriers + 16 + i * 8; }
-  __device__ __forceinline__ uint32_t WorkFull(int i) const { return barriers + 32 + i * 8; }
-  __device__ __forceinline__ uint32_t WorkEmpty(int i) const { return barriers + 48 + i * 8; }
-  __device__ __forceinline__ uint32_t KFull(int i) const { return barriers + 64 + i * 8; }
-  __device__ __forceinline__ uint32_t KEmpty(int i) const { return barriers + 80 + i * 8; }
-  __device__ __forceinline__ uint32_t VFull(int i) const { return barriers + 96 + i * 8; }
-  __device__ __forceinline__ uint32_t VEmpty(int i) const { return barriers + 112 + i * 8; }
+  __device__ __forceinline__ uint32_t KFull(int i) const { return barriers + 32 + i * 8; }
+  __device__ __forceinline__ uint32_t KEmpty(int i) const { return barriers + 48 + i * 8; }
+  __device__ __forceinline__ uint32_t VFull(int i) const { return barriers + 64 + i * 8; }
+  __device__ __forceinline__ uint32_t VEmpty(int i) const { return barriers + 80 + i * 8; }
+  __device__ __forceinline__ uint32_t WorkFull(int i) const { return barriers + 96 + i * 8; }
+  __device__ __forceinline__ uint32_t WorkEmpty(int i) const {
+    return barriers + 96 + (kWorkSlots + i) * 8;
+  }
 
   __device__ __forceinline__ void Initialise() const {
     constexpr int kWarps = Config::kGroups * 4;
     static_assert(Config::kStages == 2 && Config::kQStages <= 2);
-    for (int i = 0; i < 2; ++i) {
-      ptx::MbarrierInit(QFull(i), 1);
-      ptx::MbarrierInit(QEmpty(i), kWarps);
+    for (int i = 0; i < kWorkSlots; ++i) {
       ptx::MbarrierInit(WorkFull(i), 1);
       ptx::MbarrierInit(WorkEmpty(i), kWarps);
+    }
+    for (int i = 0; i < Config::kQStages; ++i) {
+      ptx::MbarrierInit(QFull(i), 1);
+      ptx::MbarrierInit(QEmpty(i), kWarps);
     }
     for (int i = 0; i < Config::kStages; ++i) {
       ptx::MbarrierInit(KFull(i), 1);
@@ -76,16 +86,12 @@ struct PrefillShared {
   }
 };
 
-// Stage and phase of a pipeline of one or two stages after `count` uses.
+// Stage and phase of a pipeline after `count` uses; kStages is a power of two.
 template <int kStages>
 struct PipelinePosition {
   uint32_t count = 0;
-  __device__ __forceinline__ int Stage() const {
-    return kStages == 1 ? 0 : static_cast<int>(count & 1);
-  }
-  __device__ __forceinline__ uint32_t Phase() const {
-    return kStages == 1 ? count & 1 : count >> 1 & 1;
-  }
+  __device__ __forceinline__ int Stage() const { return static_cast<int>(count % kStages); }
+  __device__ __forceinline__ uint32_t Phase() const { return count / kStages & 1; }
   __device__ __forceinline__ void Next() { ++count; }
 };
 

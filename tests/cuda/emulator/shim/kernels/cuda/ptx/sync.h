@@ -26,19 +26,6 @@ inline void KeepUnknown(int&) {}
 
 inline float Exp2(float x) { return std::exp2(x); }
 
-inline float Exp2Polynomial(float x) {
-  x = std::fmax(x, -126.f);
-  constexpr float kRound = 12582912.f;
-  volatile float shifted = x + kRound;
-  volatile float whole = shifted - kRound;
-  const float r = x - whole;
-  float y = std::fma(0.05500913f, r, 0.24221146f);
-  y = std::fma(y, r, 0.69328296f);
-  y = std::fma(y, r, 1.f);
-  return __int_as_float(static_cast<int>(static_cast<unsigned>(__float_as_int(y)) +
-                                         (static_cast<unsigned>(__float_as_int(shifted)) << 23)));
-}
-
 inline uint32_t PackBf16(float low, float high) {
   return static_cast<uint32_t>(__float2bfloat16_rn(high).bits) << 16 |
          __float2bfloat16_rn(low).bits;
