@@ -10,7 +10,8 @@ with Python stacks, without, with flows, metadata and CUDA graphs) as their prof
 each time later, with new ids and step numbers, until it has the size asked for. All programs read
 the same file one after the other. `fathom diagnose` does the whole of its work: it reads, accounts,
 runs every rule and writes its report as text and JSON. It runs on one thread, so that MB/s of CPU
-are MB/s a core; MB always count uncompressed JSON. --gzip adds the same trace compressed.
+are MB/s a core; MB always count uncompressed JSON. --gzip adds the same trace compressed, --perfetto
+the same with the fused timeline written.
 
 Prints Markdown, and with --json FILE the medians with versions and commands.
 """
@@ -156,6 +157,11 @@ def bench_one(options, folder, name, trace, size):
     fathom = [options.fathom, "diagnose", trace, "--json", report]
     rows = [("fathom diagnose", medians(fathom, options.runs))]
     figures = {"fathom": fathom_figures(report)}
+    if options.perfetto:
+        fused = os.path.join(folder, "fused.json")
+        rows.append(("fathom diagnose --perfetto",
+                     medians([*fathom, "--perfetto", fused], options.runs)))
+        os.remove(fused)
     if options.gzip:
         packed = os.path.join(folder, "packed.json.gz")
         with open(trace, "rb") as plain, gzip.open(packed, "wb", compresslevel=6) as out:
@@ -203,6 +209,8 @@ def main():
     parser.add_argument("--python-limit", default="500M",
                         help="json and pandas get no larger trace: they take ten times its size")
     parser.add_argument("--gzip", action="store_true", help="read each synthetic trace as .gz, too")
+    parser.add_argument("--perfetto", action="store_true",
+                        help="write the fused timeline of each trace, too")
     parser.add_argument("--hta", help="a Python that has HolisticTraceAnalysis")
     parser.add_argument("--json", help="file for the results")
     options = parser.parse_args()

@@ -164,6 +164,9 @@ TEST(Samples, CudaGraphDecode) {
       TextReport(d, Language::kEnglish, {}),
       HasSubstr("decode: 1 of 6 steps left out: the first of their batch, or disturbed by the "
                 "profiler; the kernels repeat in 2 layers"));
+  const std::string markdown = MarkdownReport(d, Language::kEnglish);
+  EXPECT_THAT(markdown, HasSubstr("idle: launch-bound 353 us, gemm 340 us"));
+  EXPECT_THAT(markdown, HasSubstr("## Checked and clean"));
   const Finding* attention = Find(d, "attention-roofline");
   ASSERT_NE(attention, nullptr);
   EXPECT_THAT(EvidenceText(*attention), HasSubstr("sdpa_sm80_flash_fprop"));

@@ -96,10 +96,11 @@ Result<const Reader*> FindReader(const Input& input) {
   if (best == nullptr) {
     for (const Recording& recording : kRecordings) {
       if (recording.matches(prefix)) {
-        return Err(Code::kUnsupported,
-                   "{}: this is a {}, which only its own tool reads; export it with\n  {}\nand "
-                   "give Fathom the result",
-                   input.name(), recording.name, recording.export_command);
+        return Err(
+            Code::kUnsupported,
+            "{}: found a recording that only its own tool reads, {}; export it with\n  {}\nand "
+            "give Fathom the result",
+            input.name(), recording.name, recording.export_command);
       }
     }
     if (input.name().starts_with("http://")) {

@@ -48,12 +48,18 @@ std::string MarkdownReport(const Diagnosis& d, Language language) {
   if (phases.empty() && by_log.empty()) {
     out += Say(language, "report.no_steps") + "\n";
   } else if (!phases.empty()) {
-    out += fmt::format("| {} | {} | p50 ms | p99 ms | GPU |\n|---|---:|---:|---:|---|\n",
-                       Say(language, "report.phase"), Say(language, "report.steps"));
+    out += fmt::format("| {} | {} | p50 ms | p99 ms | GPU | {} |\n|---|---:|---:|---:|---|---|\n",
+                       Say(language, "report.phase"), Say(language, "report.steps"),
+                       Say(language, "report.typical"));
   }
   for (const PhaseSummary& s : phases) {
-    out += fmt::format("| {} | {} | {} | {} | {} |\n", PhaseWord(language, s.phase), s.counted,
-                       Number(s.p50_ms), Number(s.p99_ms), GpuShares(s, language));
+    std::string typical;
+    for (const auto& [part, ns] : TypicalStep(d, s.phase, language)) {
+      if (!typical.empty()) typical += ", ";
+      typical += part + " " + HumanNs(ns);
+    }
+    out += fmt::format("| {} | {} | {} | {} | {} | {} |\n", PhaseWord(language, s.phase), s.counted,
+                       Number(s.p50_ms), Number(s.p99_ms), GpuShares(s, language), typical);
   }
   std::vector<std::string> notes = StepNotes(d, language);
   notes.insert(notes.end(), by_log.begin(), by_log.end());
@@ -88,6 +94,10 @@ std::string MarkdownReport(const Diagnosis& d, Language language) {
     for (const auto& [why, ids] : AbstentionsByReason(d.findings, language)) {
       out += fmt::format("- {}: {}\n", Cell(why), fmt::join(ids, ", "));
     }
+  }
+  if (!d.findings.clean.empty()) {
+    out += fmt::format("\n## {}\n\n{}\n", Say(language, "report.clean"),
+                       fmt::join(d.findings.clean, ", "));
   }
   return out;
 }

@@ -185,8 +185,9 @@ class Observer {
            {{"n", std::to_string(s.pressed)}, {"of", std::to_string(s.windows)}}},
           static_cast<double>(s.pressed) / static_cast<double>(s.windows), "share", true);
     }
-    // Some requests always wait a moment: a tenth of the windows says something.
-    if (s.held_back.n * 10 > s.windows) {
+    // Some requests always wait a moment: a tenth of the windows says something, and so do more
+    // than ever ran.
+    if (s.held_back.n > 0 && (s.held_back.n * 10 > s.windows || s.held_back.max > s.running.max)) {
       // More than run is a limit that binds.
       const bool binds = s.running.n > 0 && s.held_back.mean() > s.running.mean();
       Add("queue-with-room",
