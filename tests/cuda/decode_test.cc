@@ -28,6 +28,7 @@ struct Case {
   CacheCode code = CacheCode::kBf16;
   bool portable = false;
   int num_sms = 4;
+  int warp_merge_partials = 16;
   float logit_scale = 3;
   int window = INT32_MAX;  // sparse: tiles of 64 that it and the anchors reach are listed,
   int anchors = 0;
@@ -90,7 +91,10 @@ void Check(const Case& c, uint64_t seed) {
        .max_kv_tokens = std::max(1, *std::max_element(c.kv_lengths.begin(), c.kv_lengths.end())),
        .code = c.code,
        .tile_lists = sparse},
-      {.reduction = c.reduction, .kernel = c.kernel, .portable = c.portable},
+      {.reduction = c.reduction,
+       .kernel = c.kernel,
+       .portable = c.portable,
+       .tuning = {.warp_merge_partials = c.warp_merge_partials}},
       {.compute_major = 9, .num_sms = c.num_sms, .shared_bytes_per_block = 232448});
   ASSERT_TRUE(plan) << plan.error().message;
   std::vector<uint8_t> memory(static_cast<size_t>(plan->workspace_bytes) + 256, 0xff);
@@ -331,6 +335,17 @@ TEST(EmulatedDecode, MlaSixteenHeads) {
            .kv_lengths = {1, 65, 0, 257},
            .num_sms = 3},
           seed);
+    for (const size_t count : {3, 1}) {  // too many rows for a second kernel that rehearses, and not
+      Check({.name = "mla 16, merged",
+             .heads = 16,
+             .kv_heads = 1,
+             .dim_qk = 576,
+             .dim_v = 512,
+             .kv_lengths = std::vector<int32_t>(count, 400),
+             .num_sms = 7,
+             .warp_merge_partials = 0},
+            seed);
+    }
   }
 }
 
@@ -352,6 +367,15 @@ TEST(EmulatedDecode, MlaManyHeads) {
            .kv_lengths = {70, 130},
            .query_tokens = {2, 1},
            .num_sms = 8},
+          seed);
+    Check({.name = "mla 128, merged inside",
+           .heads = 128,
+           .kv_heads = 1,
+           .dim_qk = 576,
+           .dim_v = 512,
+           .kv_lengths = {500, 0, 70},
+           .num_sms = 9,
+           .warp_merge_partials = 0},
           seed);
   }
 }

@@ -26,8 +26,7 @@ cudaError_t RunDecodeSm90(int dim_qk, int dim_v, int rows, const DecodeParams& p
   FATHOM_DECODE(576, 512, 32);
 #undef FATHOM_DECODE
   if (dim_qk == 576 && dim_v == 512 && rows == 64) {
-    return params.row_tiles % 2 == 0 ? RunDecodeWideSm90<2>(params, stream)
-                                     : RunDecodeWideSm90<1>(params, stream);
+    return RunDecodeWideSm90(params, stream);
   }
   return cudaErrorNotSupported;
 }

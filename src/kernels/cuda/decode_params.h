@@ -11,6 +11,8 @@ inline constexpr int kDecodeTileTokens = 64;   // keys of one step of the inner 
 inline constexpr int kGroupInverseShift = 20;  // exact while rows * group < 2^20
 inline constexpr int kDecodePartPages = 32;    // page ids that travel with a part
 inline constexpr int kLatentScaleGroup = 128;  // latent codes that share a scale
+// The merge kernel, a block for 64 columns of a row, rehearses when it has at most so many blocks.
+inline constexpr int kMergeRehearsalBlocks = 256;
 
 // One plane of a paged cache, bf16: page p, token t, head h at
 // base + p * page_stride + t * token_stride + h * head_stride (bytes, multiples of 16).
@@ -100,10 +102,12 @@ struct DecodeParams {
   int32_t num_parts = 0;
   int32_t row_tiles = 0;          // kv head's rows (query tokens x group) / rows of the kernel
   bool merge_by_block = false;    // the second kernel: a block for each row, else a warp
+  bool merge_inside = false;      // no second kernel: all blocks run at the same time and meet
   DecodePart* parts = nullptr;    // [num_parts]
   int32_t* part_pages = nullptr;  // [num_parts, kDecodePartPages]
   DecodeMerge* merges = nullptr;  // [num_sequences]
   int32_t* prefix = nullptr;      // [2, num_sequences + 1] scratch of Prepare
+  uint32_t* meeting = nullptr;    // [2]: where blocks meet; whether they have to
   float* partial_out = nullptr;   // [slots, num_kv_heads * row_tiles, rows, head_dim_v]
   float* partial_ml =
       nullptr;  // [slots, num_kv_heads * row_tiles, rows, 2] running max (log2), sum

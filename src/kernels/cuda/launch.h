@@ -11,13 +11,13 @@
 namespace fathom::kernels::cuda {
 
 // How a kernel is launched: `overlap` starts it while the previous kernel of the stream ends (it
-// calls ptx::WaitForPreviousKernel), `cluster` blocks run together.
+// calls ptx::WaitForPreviousKernel), `together` runs all its blocks at the same time.
 struct LaunchShape {
   int blocks = 1;
   int threads = 1;
   int shared_bytes = 0;
-  int cluster = 1;
   bool overlap = false;
+  bool together = false;
 };
 
 // Writes parts, part_pages, merges from kv_lengths, query_starts and page_table. Once a step: every
@@ -28,9 +28,7 @@ cudaError_t PrepareDecode(const DecodeParams& params, cudaStream_t stream);
 template <int kDimQk, int kDimV, int kRows>
 cudaError_t RunDecodeSm90(const DecodeParams& params, cudaStream_t stream);
 
-// MLA with 64 rows a block. kCluster: 1, or 2 blocks (an even number of row tiles) that share what
-// they load.
-template <int kCluster>
+// MLA with 64 rows a block.
 cudaError_t RunDecodeWideSm90(const DecodeParams& params, cudaStream_t stream);
 
 // MLA from a quantised latent cache, 16 rows a block.

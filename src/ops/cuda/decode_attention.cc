@@ -18,7 +18,7 @@ constexpr int64_t kAlignment = 256;  // of each array in the workspace
 int64_t Align(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 struct Layout {
-  int64_t parts, part_pages, merges, prefix, partial_ml, partial_out, total;
+  int64_t parts, part_pages, merges, prefix, meeting, partial_ml, partial_out, total;
 };
 
 Layout LayOut(const DecodeAttentionPlan& plan) {
@@ -36,6 +36,7 @@ Layout LayOut(const DecodeAttentionPlan& plan) {
   layout.part_pages = take(int64_t{plan.num_parts} * cuda::kDecodePartPages * 4);
   layout.merges = take(shape.num_sequences * static_cast<int64_t>(sizeof(cuda::DecodeMerge)));
   layout.prefix = take(2 * (int64_t{shape.num_sequences} + 1) * 4);
+  layout.meeting = take(2 * 4);
   layout.partial_ml = take(partial_rows * 8);
   layout.partial_out = take(partial_rows * shape.head_dim_v * 4);
   layout.total = at;
@@ -212,6 +213,15 @@ Result<DecodeAttentionPlan> PlanDecodeAttention(const DecodeAttentionShape& shap
   const int partials = plan.split.max_segments == 0 ? plan.num_parts / shape.num_sequences + 1
                                                     : plan.num_slots / shape.num_sequences;
   plan.merge_by_block = partials > tuning.warp_merge_partials;
+  // All blocks can run at the same time, and a second kernel would not get ready meanwhile: it is
+  // large, or has no registers left to wait in (many heads).
+  const int64_t merge_blocks = int64_t{shape.num_sequences} * shape.max_query_tokens *
+                               shape.num_heads * (shape.head_dim_v / 64);
+  plan.merge_inside =
+      plan.merge_by_block && plan.kernel.latent() && !plan.kernel.quantised &&
+      plan.split.max_segments == 0 && plan.kernel.blocks_per_sm == 1 &&
+      plan.num_parts * groups <= gpu.num_sms &&
+      (plan.kernel.kind == KernelKind::kWide || merge_blocks > cuda::kMergeRehearsalBlocks);
 
   plan.workspace_bytes = LayOut(plan).total;
   return plan;
@@ -226,7 +236,10 @@ std::string DecodeAttentionPlan::Describe() const {
           ? std::string("balanced")
           : fmt::format("of >= {} tokens, <= {}", split.min_segment_tiles * cuda::kDecodeTileTokens,
                         split.max_segments),
-      merge_by_block ? "by blocks" : "by warps", workspace_bytes);
+      merge_inside     ? "inside"
+      : merge_by_block ? "by blocks"
+                       : "by warps",
+      workspace_bytes);
 }
 
 void BindDecodeWorkspace(const DecodeAttentionPlan& plan, void* workspace,
@@ -246,6 +259,8 @@ void BindDecodeWorkspace(const DecodeAttentionPlan& plan, void* workspace,
   params->num_parts = plan.num_parts;
   params->row_tiles = plan.row_tiles;
   params->merge_by_block = plan.merge_by_block;
+  params->merge_inside = plan.merge_inside;
+  params->meeting = reinterpret_cast<uint32_t*>(base + layout.meeting);
   params->parts = reinterpret_cast<cuda::DecodePart*>(base + layout.parts);
   params->part_pages = reinterpret_cast<int32_t*>(base + layout.part_pages);
   params->merges = reinterpret_cast<cuda::DecodeMerge*>(base + layout.merges);

@@ -65,6 +65,7 @@ struct DecodeAttentionPlan {
   int32_t num_slots = 0;  // partial results
   kernels::cuda::DecodeSplit split;
   bool merge_by_block = false;
+  bool merge_inside = false;  // by the decode kernel itself
   int64_t workspace_bytes = 0;
 
   std::string Describe() const;  // one line for --explain and logs

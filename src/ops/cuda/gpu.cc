@@ -34,7 +34,7 @@ constexpr AttentionKernel Decode(const char* family) {
 }
 
 constexpr AttentionKernel Wide(const char* family) {
-  using Config = sm90::WideConfig<2>;
+  using Config = sm90::WideConfig;
   return {family,
           Config::kDimQk,
           Config::kDimV,

@@ -94,7 +94,6 @@ struct Thread {
   std::deque<std::vector<std::function<void()>>> copy_groups;
   uint64_t matrix_index = 0;
   uint64_t commits = 0;
-  uint64_t cluster_generation = 0;
 };
 
 struct Delayed {
@@ -110,7 +109,6 @@ const std::function<void()>* g_body = nullptr;
 std::vector<Thread> g_threads;
 std::vector<Block> g_blocks;
 std::vector<Delayed> g_delayed;
-Barrier g_cluster;
 uint64_t g_turn = 0;
 bool g_moved = false;  // something happened in this round
 size_t g_shared_bytes = 0;
@@ -185,7 +183,6 @@ void RunBlocks(unsigned first, unsigned count, unsigned threads, unsigned grid_x
     for (unsigned t = 0; t < threads; ++t) ++block.warps[t / kWarp].alive;
     block.warpgroups.resize((threads + 127) / 128);
   }
-  g_cluster = {};
   g_threads = std::vector<Thread>(size_t{count} * threads);
   for (size_t i = 0; i < g_threads.size(); ++i) {
     g_threads[i].block = &g_blocks[i / threads];
@@ -239,7 +236,7 @@ uint64_t Random() {
   return x ^ (x >> 31);
 }
 
-void RunGrid(Dim3 grid, unsigned threads, size_t shared_bytes, unsigned cluster,
+void RunGrid(Dim3 grid, unsigned threads, size_t shared_bytes, unsigned together,
              const std::function<void()>& body) {
   if (shared_bytes > kSharedBytes - 1024) Fail("more shared memory than a block may have");
   gridDim = grid;
@@ -247,7 +244,7 @@ void RunGrid(Dim3 grid, unsigned threads, size_t shared_bytes, unsigned cluster,
   g_body = &body;
   g_shared_bytes = shared_bytes;
   const unsigned blocks = grid.x * grid.y;
-  for (unsigned b = 0; b < blocks; b += cluster) RunBlocks(b, cluster, threads, grid.x);
+  for (unsigned b = 0; b < blocks; b += together) RunBlocks(b, together, threads, grid.x);
 }
 
 void Fail(const std::string& what) {
@@ -261,7 +258,6 @@ void Moved() { g_moved = true; }
 int Lane() { return static_cast<int>(g_thread->index % kWarp); }
 int Warp() { return static_cast<int>(g_thread->index / kWarp); }
 int CtaRank() { return g_thread->block->rank; }
-int ClusterSize() { return static_cast<int>(g_blocks.size()); }
 void SetWaiting(const char* what) { g_thread->waiting = what; }
 
 void Yield() { fathom_switch_stack(&g_thread->stack_top, g_scheduler); }
@@ -278,7 +274,7 @@ uint32_t AddressOf(const void* pointer) {
 
 uint8_t* SharedAt(uint32_t address, size_t bytes) {
   const uint32_t tag = address >> 24;
-  if (tag > g_blocks.size()) Fail("address of a block outside the cluster");
+  if (tag > g_blocks.size()) Fail("address of a block that does not run");
   Block* block = tag != 0 ? &g_blocks[tag - 1] : g_thread->block;
   const uint32_t offset = address & 0xffffff;
   if (offset < kSharedStart || offset + bytes > block->shared.size()) {
@@ -339,15 +335,6 @@ void BarrierSync(int id, int threads) {
 void BarrierArrive(int id, int threads) {
   if (id < 0 || id > 15) Fail("barrier id");
   Arrive(g_thread->block->barriers[id], threads);
-}
-
-void ClusterArrive() {
-  g_thread->cluster_generation = g_cluster.generation;
-  Arrive(g_cluster, static_cast<int>(g_threads.size()));
-}
-void ClusterWait() {
-  const uint64_t generation = g_thread->cluster_generation;
-  WaitUntil("cluster barrier", [&] { return g_cluster.generation != generation; });
 }
 
 void GatherBlock(const void* mine, size_t bytes, void* out) {

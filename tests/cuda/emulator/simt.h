@@ -27,8 +27,8 @@ inline constexpr size_t kSharedBytes = 228 * 1024;
 void SetSeed(uint64_t seed);
 uint64_t Random();
 
-// Runs a kernel body once a thread; cluster blocks run together, the others one after the other.
-void RunGrid(Dim3 grid, unsigned threads, size_t shared_bytes, unsigned cluster,
+// Runs a kernel body once a thread; `together` blocks at the same time.
+void RunGrid(Dim3 grid, unsigned threads, size_t shared_bytes, unsigned together,
              const std::function<void()>& body);
 
 [[noreturn]] void Fail(const std::string& what);  // with the thread's coordinates
@@ -36,8 +36,7 @@ void RunGrid(Dim3 grid, unsigned threads, size_t shared_bytes, unsigned cluster,
 // The running thread.
 int Lane();
 int Warp();
-int CtaRank();  // in its cluster
-int ClusterSize();
+int CtaRank();  // among the blocks that run together
 void Yield();
 void Moved();  // something changed that others may wait for
 // Yields until `ready`; `what` is named when nothing moves any more.
@@ -46,7 +45,7 @@ void WaitUntil(const char* what, Ready ready);
 void SetWaiting(const char* what);
 
 // Shared memory of the running thread's block. Shared addresses are offsets into it; those of
-// another block of the cluster carry its rank.
+// another block that runs carry its rank.
 uint8_t* SharedBase();
 size_t SharedLimit();
 uint32_t AddressOf(const void* pointer);
@@ -58,8 +57,6 @@ void GatherWarp(const void* mine, size_t bytes, void* out);
 // Of `threads` threads that meet at barrier `id` of the block.
 void BarrierSync(int id, int threads);
 void BarrierArrive(int id, int threads);
-void ClusterArrive();
-void ClusterWait();
 // Of all threads of the block: out[i] is thread i's bytes.
 void GatherBlock(const void* mine, size_t bytes, void* out);
 

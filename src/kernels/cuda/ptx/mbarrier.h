@@ -32,19 +32,6 @@ __device__ __forceinline__ void MbarrierArrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// Arrives at the barrier at the same place of another block of the cluster. It orders nothing
-// beyond this block: enough for reads that are complete.
-__device__ __forceinline__ void MbarrierArriveCluster(uint32_t barrier, int rank) {
-  asm volatile(
-      "{\n"
-      ".reg .b32 remote;\n"
-      "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
-      "}\n" ::"r"(barrier),
-      "r"(rank)
-      : "memory");
-}
-
 // Returns once the phase of the given parity has completed.
 __device__ __forceinline__ void MbarrierWait(uint32_t barrier, uint32_t parity) {
   asm volatile(

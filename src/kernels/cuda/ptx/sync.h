@@ -27,17 +27,34 @@ __device__ __forceinline__ void WaitForPreviousKernel() {
 #endif
 }
 
-// Barrier among all threads of a cluster of blocks, in two halves.
-__device__ __forceinline__ void ClusterArrive() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+// One thread of every block of a grid whose blocks all run at the same time. Returns when all have
+// arrived; what they and, behind a barrier, their blocks wrote before is visible then. *word is
+// below 2^31 before and either 0 or 2^31 afterwards.
+__device__ __forceinline__ void MeetGrid(uint32_t* word) {
+  // What all blocks add is 2^31: the last to arrive flips the highest bit.
+  const uint32_t mine = blockIdx.x == 0 ? 0x80000000u - (gridDim.x - 1) : 1;
+  uint32_t before, now;
+  asm volatile("fence.acq_rel.gpu;" ::: "memory");
+  asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(word), "r"(mine)
+               : "memory");
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(word) : "memory");
+  } while (((before ^ now) & 0x80000000u) == 0);
 }
-__device__ __forceinline__ void ClusterWait() {
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-__device__ __forceinline__ int ClusterRank() {
-  int rank;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
+
+// True in one lane of the warp, the same each time. All lanes call it.
+__device__ __forceinline__ bool ElectOne() {
+  int elected;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "elect.sync _|p, 0xffffffff;\n"
+      "selp.b32 %0, 1, 0, p;\n"
+      "}\n"
+      : "=r"(elected));
+  return elected != 0;
 }
 
 // Moves registers between the warpgroups of a block: called by all warps of one.

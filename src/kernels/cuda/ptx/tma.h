@@ -26,19 +26,6 @@ __device__ __forceinline__ void TmaLoad4(uint32_t destination, const CUtensorMap
       : "memory");
 }
 
-// The same box at the same place of every block of the cluster whose bit is set; each block's
-// barrier counts its own copy.
-__device__ __forceinline__ void TmaLoad4Multicast(uint32_t destination, const CUtensorMap* map,
-                                                  uint32_t barrier, int c0, int c1, int c2, int c3,
-                                                  uint16_t blocks, uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7, %8;" ::"r"(
-          destination),
-      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "h"(blocks), "l"(policy)
-      : "memory");
-}
-
 // Orders this thread's earlier shared-memory stores before later reads by wgmma or TMA.
 __device__ __forceinline__ void FenceProxyAsync() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

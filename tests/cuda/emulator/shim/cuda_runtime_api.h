@@ -171,15 +171,13 @@ cudaError_t cudaFuncSetAttribute(F, cudaFuncAttribute, int) {
 
 enum cudaLaunchAttributeID {
   cudaLaunchAttributeProgrammaticStreamSerialization,
-  cudaLaunchAttributeClusterDimension
+  cudaLaunchAttributeCooperative
 };
 struct cudaLaunchAttribute {
   cudaLaunchAttributeID id;
   struct {
     int programmaticStreamSerializationAllowed;
-    struct {
-      unsigned x, y, z;
-    } clusterDim;
+    int cooperative;
   } val;
 };
 struct cudaLaunchConfig_t {
@@ -193,13 +191,11 @@ struct cudaLaunchConfig_t {
 template <class... P, class... A>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...),
                                const A&... arguments) {
-  unsigned cluster = 1;
+  unsigned together = 1;
   for (unsigned i = 0; i < config->numAttrs; ++i) {
-    if (config->attrs[i].id == cudaLaunchAttributeClusterDimension) {
-      cluster = config->attrs[i].val.clusterDim.x;
-    }
+    if (config->attrs[i].id == cudaLaunchAttributeCooperative) together = config->gridDim.x;
   }
-  fathom::simt::RunGrid(config->gridDim, config->blockDim.x, config->dynamicSmemBytes, cluster,
+  fathom::simt::RunGrid(config->gridDim, config->blockDim.x, config->dynamicSmemBytes, together,
                         [&] { kernel(arguments...); });
   return cudaSuccess;
 }

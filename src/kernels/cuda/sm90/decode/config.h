@@ -34,7 +34,6 @@ struct DecodeConfig {
   static constexpr int kGroupVBlocks = kVBlocks / kGroups;  // values columns of a warpgroup
   static constexpr int kConsumerThreads = kGroups * 128;
   static constexpr int kThreads = kConsumerThreads + 32;
-  static constexpr int kCluster = 1;
   static constexpr int kBlocksPerSm = kLatent || kRows >= 64 ? 1 : 2;
 
   static constexpr int kQBytes = kQkBlocks * kRows * 128;

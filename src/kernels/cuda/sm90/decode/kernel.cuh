@@ -12,12 +12,14 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/sm90/decode/consumer.cuh"
+#include "kernels/cuda/sm90/decode/merge_inside.cuh"
 #include "kernels/cuda/sm90/decode/producer.cuh"
 #include "kernels/cuda/sm90/decode/write_empty.cuh"
 
 namespace fathom::kernels::cuda::sm90 {
 
-template <class Config>
+// kMergeInside: a kernel of its own, so that the other's code is not longer than it has to be.
+template <class Config, bool kMergeInside>
 __global__ __launch_bounds__(Config::kThreads, Config::kBlocksPerSm) void DecodeKernel(
     const __grid_constant__ DecodeParams params, const __grid_constant__ DecodeMaps maps) {
   const DecodeShared<Config> shared(ptx::DynamicShared());
@@ -45,6 +47,12 @@ __global__ __launch_bounds__(Config::kThreads, Config::kBlocksPerSm) void Decode
     WriteEmpty<Config>(params, part_index, kv_head, row_tile);
   } else {
     DecodeConsumer<Config>(params, shared, kv_head, row_tile).Run(part_index, part);
+    if constexpr (kMergeInside) {
+      if (params.meeting[1] != 0) {
+        MergeInside<Config::kDimV, Config::kRows, Config::kConsumerThreads / 32, 1>(params,
+                                                                                    shared.ring);
+      }
+    }
   }
 }
 

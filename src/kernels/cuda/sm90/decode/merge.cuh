@@ -97,6 +97,56 @@ __device__ __forceinline__ RowState MergeSlots(const RowPartials& row, int begin
   return state;
 }
 
+// What one warp sums: 32 * kColumns columns of a query row.
+template <int kDimV, int kRows, int kColumns>
+struct MergeUnit {
+  static constexpr int kSlices = kDimV / (32 * kColumns);
+
+  RowPartials partials;
+  int64_t at = 0;  // query token of the batch
+  int head = 0;
+  int column = 0;  // of this lane
+
+  // False: there is no such row, or it was written directly.
+  __device__ __forceinline__ bool Find(const DecodeParams& params, int unit, int lane) {
+    const int heads = params.num_kv_heads * params.group;
+    column = unit % kSlices * 32 * kColumns + lane * kColumns;
+    head = unit / kSlices % heads;
+    const int row = unit / kSlices / heads;
+    const int sequence = row / params.max_query_tokens;
+    const int token = row % params.max_query_tokens;
+    if (sequence >= params.num_sequences) return false;
+    const DecodeMerge merge = params.merges[sequence];
+    const int begin = params.query_starts[sequence];
+    if (merge.count < 2 || token >= params.query_starts[sequence + 1] - begin) return false;
+    at = begin + token;
+
+    const int groups = params.num_kv_heads * params.row_tiles;
+    const int r = token * params.group + head % params.group;
+    const int group = head / params.group * params.row_tiles + r / kRows;
+    const int64_t base = (int64_t{merge.slot} * groups + group) * kRows + r % kRows;
+    partials = {params.partial_out + base * kDimV + column,
+                reinterpret_cast<const float2*>(params.partial_ml) + base, groups * kRows * kDimV,
+                groups * kRows, merge.count};
+    return true;
+  }
+
+  __device__ __forceinline__ void Write(const DecodeParams& params, const RowState& state,
+                                        const float (&sum)[kColumns]) const {
+    const float scale = state.sum == 0.f ? 0.f : 1.f / state.sum;
+    auto* out = reinterpret_cast<uint32_t*>(static_cast<__nv_bfloat16*>(params.out) +
+                                            at * params.out_token_stride +
+                                            head * params.out_head_stride + column);
+#pragma unroll
+    for (int i = 0; i < kColumns; i += 2) {
+      out[i / 2] = ptx::PackBf16(sum[i] * scale, sum[i + 1] * scale);
+    }
+    if (params.lse != nullptr && column == 0) {
+      params.lse[at * (params.num_kv_heads * params.group) + head] = LogSumExp(state);
+    }
+  }
+};
+
 // A unit is a (query token, head, 32 * kColumns columns): one warp's work, or with many slots a
 // block's, whose kWarps warps sum a stretch of them each. kArchitecture tells the instantiations of
 // libraries for different GPUs apart.
@@ -104,46 +154,32 @@ template <int kDimV, int kRows, int kWarps, bool kBlockPerUnit, int kArchitectur
 __global__ __launch_bounds__(kWarps * 32, 4) void DecodeMergeKernel(
     const __grid_constant__ DecodeParams params) {
   constexpr int kColumns = kBlockPerUnit || kDimV == 64 ? 2 : 4;
-  constexpr int kSlices = kDimV / (32 * kColumns);
   __shared__ float sums[kBlockPerUnit ? kWarps : 1][32 * kColumns];
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int warp = static_cast<int>(threadIdx.x / 32);
-  const int unit =
-      kBlockPerUnit ? static_cast<int>(blockIdx.x) : static_cast<int>(blockIdx.x) * kWarps + warp;
-  const int heads = params.num_kv_heads * params.group;
-  const int column = unit % kSlices * 32 * kColumns + lane * kColumns;
-  const int head = unit / kSlices % heads;
-  const int row = unit / kSlices / heads;
-  const int sequence = row / params.max_query_tokens;
-  const int token = row % params.max_query_tokens;
-  if (sequence >= params.num_sequences) return;
-  const DecodeMerge merge = params.merges[sequence];
-  const int begin = params.query_starts[sequence];
-  if (merge.count < 2 || token >= params.query_starts[sequence + 1] - begin) return;
-
-  const int groups = params.num_kv_heads * params.row_tiles;
-  const int r = token * params.group + head % params.group;
-  const int group = head / params.group * params.row_tiles + r / kRows;
-  const int64_t base = (int64_t{merge.slot} * groups + group) * kRows + r % kRows;
-  RowPartials partials{params.partial_out + base * kDimV + column,
-                       reinterpret_cast<const float2*>(params.partial_ml) + base, 0, 0,
-                       merge.count};
+  MergeUnit<kDimV, kRows, kColumns> unit;
+  if (!unit.Find(params,
+                 kBlockPerUnit ? static_cast<int>(blockIdx.x)
+                               : static_cast<int>(blockIdx.x) * kWarps + warp,
+                 lane)) {
+    return;
+  }
+  const int count = unit.partials.count;
   // This kernel starts while the decode kernel runs. A small one rehearses, on whatever its first
   // slot holds, so that its code and address translations are cached when the results come.
-  constexpr unsigned kRehearsalBlocks = 256;
 #pragma unroll 1
-  for (int pass = gridDim.x <= kRehearsalBlocks ? 0 : 1; pass < 2; ++pass) {
+  for (int pass = static_cast<int>(gridDim.x) <= kMergeRehearsalBlocks ? 0 : 1; pass < 2; ++pass) {
     const bool rehearsal = pass == 0;
     if (!rehearsal) ptx::WaitForPreviousKernel();
-    partials.out_stride = rehearsal ? 0 : groups * kRows * kDimV;
-    partials.ml_stride = rehearsal ? 0 : groups * kRows;
-    int first = kBlockPerUnit ? warp * merge.count / kWarps : 0;
+    RowPartials partials = unit.partials;
+    if (rehearsal) partials.out_stride = partials.ml_stride = 0;
+    int first = kBlockPerUnit ? warp * count / kWarps : 0;
     ptx::KeepUnknown(first);  // addresses are not worth registers across the wait
     float sum[kColumns] = {};
     RowState state;
     if constexpr (kBlockPerUnit) {
       constexpr int kBatch = kDimV == 512 ? 16 : 8;
-      state = MergeSlots<kBatch>(partials, first, (warp + 1) * merge.count / kWarps, lane, sum);
+      state = MergeSlots<kBatch>(partials, first, (warp + 1) * count / kWarps, lane, sum);
 #pragma unroll
       for (int i = 0; i < kColumns; ++i) sums[warp][lane * kColumns + i] = sum[i];
       __syncthreads();
@@ -156,19 +192,10 @@ __global__ __launch_bounds__(kWarps * 32, 4) void DecodeMergeKernel(
       }
       __syncthreads();
     } else {
-      state = MergeSlots<4>(partials, first, merge.count, lane, sum);
+      state = MergeSlots<4>(partials, first, count, lane, sum);
     }
     if (rehearsal || (kBlockPerUnit && warp != 0)) continue;
-    const float scale = state.sum == 0.f ? 0.f : 1.f / state.sum;
-    const int64_t at = begin + token;
-    auto* out = reinterpret_cast<uint32_t*>(static_cast<__nv_bfloat16*>(params.out) +
-                                            at * params.out_token_stride +
-                                            head * params.out_head_stride + column);
-#pragma unroll
-    for (int i = 0; i < kColumns; i += 2) {
-      out[i / 2] = ptx::PackBf16(sum[i] * scale, sum[i + 1] * scale);
-    }
-    if (params.lse != nullptr && column == 0) params.lse[at * heads + head] = LogSumExp(state);
+    unit.Write(params, state, sum);
   }
 }
 

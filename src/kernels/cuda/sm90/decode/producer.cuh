@@ -1,6 +1,5 @@
 #pragma once
-// The producer warp of a decode block: streams the part's boxes through the ring. In a cluster of
-// two blocks that read the same keys each loads every second box, for both.
+// The producer warp of a decode block: streams the part's boxes through the ring.
 #include "kernels/cuda/decode_schedule.h"
 #include "kernels/cuda/ptx/tma.h"
 #include "kernels/cuda/sm90/decode/shared.cuh"
@@ -16,8 +15,7 @@ class DecodeProducer {
         maps_(maps),
         shared_(shared),
         kv_head_(kv_head),
-        lane_(static_cast<int>(threadIdx.x % 32)),
-        rank_(Config::kCluster > 1 ? ptx::ClusterRank() : 0) {
+        lane_(static_cast<int>(threadIdx.x % 32)) {
     // log2 of tokens: page sizes are 16, 32, 64, 128.
     page_shift_ = 31 - __clz(params.page_tokens);
     const int box_shift = page_shift_ < 6 ? page_shift_ : 6;
@@ -89,12 +87,7 @@ class DecodeProducer {
             const uint32_t target = shared_.Slot(position_.slot) + i * box_tokens_ * 128;
             const CUtensorMap* map = &maps_.plane[first ? 0 : 1];
             const uint32_t full = shared_.Full(position_.slot);
-            if constexpr (Config::kCluster == 1) {
-              ptx::TmaLoad4(target, map, full, column, token, kv_head_, pages[i], policy_);
-            } else if (block % Config::kCluster == rank_) {
-              ptx::TmaLoad4Multicast(target, map, full, column, token, kv_head_, pages[i],
-                                     (1 << Config::kCluster) - 1, policy_);
-            }
+            ptx::TmaLoad4(target, map, full, column, token, kv_head_, pages[i], policy_);
           }
         }
       }
@@ -108,7 +101,6 @@ class DecodeProducer {
   const Shared& shared_;
   int kv_head_;
   int lane_;
-  int rank_;
   uint64_t policy_ = 0;
   int page_shift_;
   int box_tokens_;

@@ -29,11 +29,17 @@ cudaError_t RunDecodeSm90(const DecodeParams& params, cudaStream_t stream) {
     return status;
   }
   const int groups = params.num_kv_heads * params.row_tiles;
+  const LaunchShape shape = {.blocks = params.num_parts * groups,
+                             .threads = Config::kThreads,
+                             .shared_bytes = Config::kSharedBytes,
+                             .together = params.merge_inside};
+  if constexpr (Config::kLatent) {
+    if (params.merge_inside) {
+      return LaunchLarge<sm90::DecodeKernel<Config, true>>(shape, stream, params, maps);
+    }
+  }
   if (const cudaError_t status =
-          LaunchLarge<sm90::DecodeKernel<Config>>({.blocks = params.num_parts * groups,
-                                                   .threads = Config::kThreads,
-                                                   .shared_bytes = Config::kSharedBytes},
-                                                  stream, params, maps);
+          LaunchLarge<sm90::DecodeKernel<Config, false>>(shape, stream, params, maps);
       status != cudaSuccess) {
     return status;
   }

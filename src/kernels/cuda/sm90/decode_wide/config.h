@@ -6,10 +6,7 @@
 
 namespace fathom::kernels::cuda::sm90 {
 
-// kCluster: blocks that work on the same keys and share their loads.
-template <int kCluster_>
 struct WideConfig {
-  static constexpr int kCluster = kCluster_;
   static constexpr int kDimQk = 576;
   static constexpr int kDimV = 512;
   static constexpr int kRows = 64;  // query rows of a block: the M of a wgmma
@@ -18,17 +15,22 @@ struct WideConfig {
   static constexpr int kBlockBytes = kTile * kColumns * 2;
   static constexpr int kFirstBlocks = kDimV / kColumns;  // latents
   static constexpr int kTileBlocks = kDimQk / kColumns;  // and the rotated keys
-  static constexpr int kSlots = 2 * kTileBlocks;         // two tiles
+  static constexpr int kStages = 2;                      // tiles in shared memory
+  // Barriers of a tile: what arrives together (rotated keys; latents by two blocks), and what is
+  // free together (rotated keys; the left and the right half of the latents).
+  static constexpr int kFulls = 1 + kFirstBlocks / 2;
+  static constexpr int kEmpties = 3;
 
   static constexpr int kConsumerThreads = 256;
-  static constexpr int kThreads = kConsumerThreads + 128;  // the producer gives up its registers
+  static constexpr int kThreads = kConsumerThreads + 32 * (kFulls - 1);  // and the producers
   static constexpr int kProducerRegisters = 40;
   static constexpr int kConsumerRegisters = 232;
 
   static constexpr int kQBytes = kTileBlocks * kRows * 128;
   static constexpr int kPBytes = kRows * 128;  // a second P lies over the rotated queries
-  static constexpr int kSmallBytes = 2 * kSlots * 8 + 4 * kRows * 4;
-  static constexpr int kSharedBytes = 1024 + kSlots * kBlockBytes + kQBytes + kPBytes + kSmallBytes;
+  static constexpr int kSmallBytes = kStages * (kFulls + kEmpties) * 8 + 4 * kRows * 4;
+  static constexpr int kSharedBytes =
+      1024 + kStages * kTileBlocks * kBlockBytes + kQBytes + kPBytes + kSmallBytes;
   static_assert(kSharedBytes <= 227 * 1024);
   static_assert(128 * (kProducerRegisters + 2 * kConsumerRegisters) <=
                 65536 / kThreads / 8 * 8 * kThreads);

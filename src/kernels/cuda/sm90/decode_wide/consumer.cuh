@@ -23,15 +23,15 @@
 
 namespace fathom::kernels::cuda::sm90 {
 
-template <class Config>
 class WideConsumer {
  public:
+  using Config = WideConfig;
   static constexpr int kRows = Config::kRows;
   static constexpr int kSteps = Config::kTile / 16;
   static constexpr int kHalfBlocks = Config::kFirstBlocks / 2;  // value columns of a warpgroup
 
-  __device__ __forceinline__ WideConsumer(const DecodeParams& params,
-                                          const WideShared<Config>& shared, int row_tile)
+  __device__ __forceinline__ WideConsumer(const DecodeParams& params, const WideShared& shared,
+                                          int row_tile)
       : params_(params),
         shared_(shared),
         row_tile_(row_tile),
@@ -53,13 +53,10 @@ class WideConsumer {
       const int end = DecodeItemEnd(params_.split, kv_tokens_, tile, left);
       if (load_queries) LoadQueries();
       StartItem();
-      for (int t = tile; t < end; t += 2) {
-        if (group_ == 0) {
-          FirstOfPair(t, t + 1 < end);
-        } else {
-          SecondOfPair(t, t + 1 < end);
-        }
-        tiles_ += t + 1 < end ? 2 : 1;
+      if (group_ == 0) {
+        FirstOfPairs(tile, end);
+      } else {
+        SecondOfPairs(tile, end);
       }
       EndItem(tile == 0 && end == DecodeTiles(kv_tokens_), slot);
       left -= end - tile;
@@ -80,9 +77,9 @@ class WideConsumer {
  private:
   // Named barriers.
   static constexpr int kAll = 1;
-  static constexpr int kScoresIssued = 2;  // the first warpgroup's products are queued
-  static constexpr int kFirstReady = 3;    // P0 and m0 are in shared memory
-  static constexpr int kSecondReady = 4;   // P1 and m1 are, and P0 has been read
+  static constexpr int kFirstIssued = 2;   // S0 is queued
+  static constexpr int kFirstReady = 3;    // P0 and its base are in shared memory
+  static constexpr int kSecondReady = 4;   // P1 and its base are, and P0 has been read
   static constexpr int kGroupBarrier = 5;  // within a warpgroup, one each
 
   __device__ __forceinline__ int LiveRows() const {
@@ -139,59 +136,59 @@ class WideConsumer {
   __device__ __forceinline__ void StartItem() {
 #pragma unroll
     for (int i = 0; i < kHalfBlocks * 32; ++i) out_[i] = 0;
-    peak_[0] = peak_[1] = -INFINITY;
+    base_[0] = base_[1] = -INFINITY;
     sum_[0] = sum_[1] = 0;
   }
 
   __device__ __forceinline__ void Sync() const { ptx::BarrierSync(kAll, Config::kConsumerThreads); }
 
-  __device__ __forceinline__ void Release(int slot) const {
-    if constexpr (Config::kCluster == 1) {
-      if (lane_ == 0) ptx::MbarrierArrive(shared_.Empty(slot));
-    } else {
-      if (lane_ < Config::kCluster) ptx::MbarrierArriveCluster(shared_.Empty(slot), lane_);
-    }
-  }
-  __device__ __forceinline__ void ReleaseHalf(int first_slot) const {
-#pragma unroll
-    for (int block = 0; block < kHalfBlocks; ++block) Release(first_slot + block);
+  __device__ __forceinline__ void Release(uint32_t barrier) const {
+    if (lane_ == 0) ptx::MbarrierArrive(barrier);
   }
 
-  // Slot of the first block of the tile that is `ahead` of the next one, and its phase.
-  __device__ __forceinline__ int SlotOf(int ahead) const {
-    return (tiles_ + ahead) % 2 * Config::kTileBlocks;
-  }
-  __device__ __forceinline__ uint32_t PhaseOf(int ahead) const {
+  // Where the tile is that is `ahead` of the next one.
+  __device__ __forceinline__ int Stage(int ahead) const { return (tiles_ + ahead) % 2; }
+  __device__ __forceinline__ uint32_t Phase(int ahead) const {
     return static_cast<uint32_t>(tiles_ + ahead) / 2 % 2;
   }
 
-  __device__ __forceinline__ void IssueScores(int slot, uint32_t phase) {
-    const uint64_t q = ptx::Descriptor(shared_.q);
+  // The rotated keys come first: their block is free first, too. Calls rotated_issued() when their
+  // products are queued.
+  template <class RotatedIssued>
+  __device__ __forceinline__ void IssueScores(int stage, uint32_t phase,
+                                              RotatedIssued rotated_issued) {
+    ptx::MbarrierWait(shared_.Full(stage, 0), phase);
     ptx::WgmmaFence();
+    const uint64_t rotated = ptx::Descriptor(shared_.Rotated(stage));
 #pragma unroll
-    for (int block = 0; block < Config::kTileBlocks; ++block) {
-      ptx::MbarrierWait(shared_.Full(slot + block), phase);
-      const uint64_t k = ptx::Descriptor(shared_.Slot(slot + block));
-#pragma unroll
-      for (int step = 0; step < 4; ++step) {
-        if (block < Config::kFirstBlocks) {
-          ptx::WgmmaSS<64, ptx::Major::kK, ptx::Major::kK>(
-              s_, ptx::Advance(q, block * (kRows * 128) + step * 32), ptx::Advance(k, step * 32),
-              block + step > 0);
-        } else {
-          ptx::WgmmaRS<64, ptx::Major::kK>(s_, q_pe_[step], ptx::Advance(k, step * 32), true);
-        }
-      }
+    for (int step = 0; step < 4; ++step) {
+      ptx::WgmmaRS<64, ptx::Major::kK>(s_, q_pe_[step], ptx::Advance(rotated, step * 32), step > 0);
     }
     ptx::WgmmaCommit();
+    rotated_issued();
+#pragma unroll 1  // code is fetched cold: a short loop starts sooner
+    for (int block = 0; block < Config::kFirstBlocks; block += 2) {
+      ptx::MbarrierWait(shared_.Full(stage, 1 + block / 2), phase);
+      ptx::WgmmaFence();
+      const uint64_t q = ptx::Descriptor(shared_.q + block * (kRows * 128));
+      const uint64_t k = ptx::Descriptor(shared_.Latents(stage, block));
+#pragma unroll
+      for (int step = 0; step < 8; ++step) {
+        const int chunk = step % 4 * 32;
+        ptx::WgmmaSS<64, ptx::Major::kK, ptx::Major::kK>(
+            s_, ptx::Advance(q, step / 4 * (kRows * 128) + chunk),
+            ptx::Advance(k, step / 4 * Config::kBlockBytes + chunk), true);
+      }
+      ptx::WgmmaCommit();
+    }
   }
 
   // O += P V of this warpgroup's columns; its own P from registers, the other's from shared memory.
-  __device__ __forceinline__ uint64_t Values(int slot) const {
-    return ptx::Descriptor(shared_.Slot(slot + group_ * kHalfBlocks), Config::kBlockBytes);
+  __device__ __forceinline__ uint64_t Values(int stage) const {
+    return ptx::Descriptor(shared_.Latents(stage, group_ * kHalfBlocks), Config::kBlockBytes);
   }
-  __device__ __forceinline__ void IssueOwnValues(int slot) {
-    const uint64_t v = Values(slot);
+  __device__ __forceinline__ void IssueOwnValues(int stage) {
+    const uint64_t v = Values(stage);
     ptx::WgmmaFence();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
@@ -199,8 +196,8 @@ class WideConsumer {
     }
     ptx::WgmmaCommit();
   }
-  __device__ __forceinline__ void IssueOtherValues(int slot) {
-    const uint64_t v = Values(slot);
+  __device__ __forceinline__ void IssueOtherValues(int stage) {
+    const uint64_t v = Values(stage);
     const uint64_t p = ptx::Descriptor(shared_.P(1 - group_));
     ptx::WgmmaFence();
 #pragma unroll
@@ -215,83 +212,93 @@ class WideConsumer {
     ptx::WgmmaFenceRegisters(out_);
   }
 
-  __device__ __forceinline__ void FirstOfPair(int tile, bool pair) {
-    const int slot = SlotOf(0);
-    IssueScores(slot, PhaseOf(0));
-    if (pair) ptx::BarrierArrive(kScoresIssued, Config::kConsumerThreads);
+  __device__ __forceinline__ void WaitScores(int tile, int stage) {
     ptx::WgmmaWait<0>();
     ptx::WgmmaFenceRegisters(s_);
-    Release(slot + Config::kFirstBlocks);
+    Release(shared_.Empty(stage, 0));
     Mask(tile);
-    float rescale[2];
-    Softmax(peak_, rescale);
-    StoreP();
-    ZeroDeadValues(tile, slot);
-    ptx::FenceProxyAsync();
-    ptx::BarrierArrive(kFirstReady, Config::kConsumerThreads);
-    Rescale(rescale);
-    IssueOwnValues(slot);
-    WaitValues();
-    ReleaseHalf(slot);
-
-    ptx::BarrierSync(kSecondReady, Config::kConsumerThreads);
-    if (!pair) return;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float peak = ptx::LoadSharedFloat(shared_.Peak(1, row_ + r * 8));
-      rescale[r] = Factor(peak_[r], peak);
-      sum_[r] *= rescale[r];
-      peak_[r] = peak;
-    }
-    Rescale(rescale);
-    const int second = SlotOf(1);
-    IssueOtherValues(second);
-    WaitValues();
-    ReleaseHalf(second);
   }
 
-  __device__ __forceinline__ void SecondOfPair(int tile, bool pair) {
-    const int slot = SlotOf(0);
-    const int second = SlotOf(1);
-    if (pair) {
-      ptx::BarrierSync(kScoresIssued, Config::kConsumerThreads);
-      IssueScores(second, PhaseOf(1));
-      ptx::WgmmaWait<0>();
-      ptx::WgmmaFenceRegisters(s_);
-      Release(second + Config::kFirstBlocks);
-      Mask(tile + 1);
+  // The first warpgroup: scores, probabilities and left columns of a tile.
+  __device__ __forceinline__ void FirstTile(int tile, bool pair) {
+    if (pair) ptx::BarrierArrive(kFirstIssued, Config::kConsumerThreads);
+    const int stage = Stage(0);
+    WaitScores(tile, stage);
+    Softmax();
+    StoreP();
+    ZeroDeadValues(tile, stage);
+    ptx::FenceProxyAsync();
+    ptx::BarrierArrive(kFirstReady, Config::kConsumerThreads);
+    if (moved_) Rescale();
+    IssueOwnValues(stage);
+    WaitValues();
+    Release(shared_.Empty(stage, 1 + group_));
+    ptx::BarrierSync(kSecondReady, Config::kConsumerThreads);
+  }
+
+  __device__ __forceinline__ void FirstOfPairs(int tile, int end) {
+    IssueScores(Stage(0), Phase(0), [] {});
+    for (; tile + 2 < end; tile += 2) {
+      FirstTile(tile, true);
+      TakeBase();
+      if (moved_) Rescale();
+      const int second = Stage(1);
+      IssueOtherValues(second);
+      tiles_ += 2;
+      IssueScores(Stage(0), Phase(0), [&] {
+        ptx::WgmmaWait<1>();
+        ptx::WgmmaFenceRegisters(out_);
+        Release(shared_.Empty(second, 1 + group_));
+      });
     }
-    ptx::BarrierSync(kFirstReady, Config::kConsumerThreads);
-    float first_peak[2];
-    float rescale[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      first_peak[r] = ptx::LoadSharedFloat(shared_.Peak(0, row_ + r * 8));
-      rescale[r] = Factor(peak_[r], first_peak[r]);
-      sum_[r] *= rescale[r];
-      peak_[r] = first_peak[r];
-    }
-    Rescale(rescale);
-    IssueOtherValues(slot);
+    const bool pair = tile + 1 < end;
+    FirstTile(tile, pair);
     if (pair) {
-      Softmax(peak_, rescale);
+      TakeBase();
+      if (moved_) Rescale();
+      const int second = Stage(1);
+      IssueOtherValues(second);
+      WaitValues();
+      Release(shared_.Empty(second, 1 + group_));
+    }
+    tiles_ += pair ? 2 : 1;
+  }
+
+  __device__ __forceinline__ void SecondOfPairs(int tile, int end) {
+    for (; tile + 1 < end; tile += 2) {
+      const int stage = Stage(0);
+      const int second = Stage(1);
+      ptx::BarrierSync(kFirstIssued, Config::kConsumerThreads);
+      IssueScores(second, Phase(1), [] {});
+      WaitScores(tile + 1, second);
+      ptx::BarrierSync(kFirstReady, Config::kConsumerThreads);
+      TakeBase();
+      if (moved_) Rescale();
+      IssueOtherValues(stage);
+      Softmax();
       StoreP();  // also keeps the wait below behind the softmax
       ZeroDeadValues(tile + 1, second);
       ptx::FenceProxyAsync();
+      WaitValues();
+      Release(shared_.Empty(stage, 1 + group_));
+      ptx::BarrierArrive(kSecondReady, Config::kConsumerThreads);
+      if (moved_) Rescale();
+      IssueOwnValues(second);
+      WaitValues();
+      Release(shared_.Empty(second, 1 + group_));
+      tiles_ += 2;
     }
-    WaitValues();
-    ReleaseHalf(slot + kHalfBlocks);
-    ptx::BarrierArrive(kSecondReady, Config::kConsumerThreads);
-    if (!pair) return;
-    Rescale(rescale);
-    IssueOwnValues(second);
-    WaitValues();
-    ReleaseHalf(second + kHalfBlocks);
-  }
-
-  __device__ __forceinline__ float Factor(float old_peak, float peak) const {
-    const float base = peak == -INFINITY ? 0.f : peak * scale_log2_;
-    return ptx::Exp2(fmaf(old_peak, scale_log2_, -base));
+    if (tile < end) {
+      const int stage = Stage(0);
+      ptx::BarrierSync(kFirstReady, Config::kConsumerThreads);
+      TakeBase();
+      if (moved_) Rescale();
+      IssueOtherValues(stage);
+      WaitValues();
+      Release(shared_.Empty(stage, 1 + group_));
+      ptx::BarrierArrive(kSecondReady, Config::kConsumerThreads);
+      ++tiles_;
+    }
   }
 
   // A query token sees the keys up to its own.
@@ -310,23 +317,51 @@ class WideConsumer {
     }
   }
 
-  // Scores become probabilities under the new maximum, which goes to shared memory; `rescale` is
-  // what this warpgroup's output has to be multiplied with.
-  __device__ __forceinline__ void Softmax(float (&running)[2], float (&rescale)[2]) {
+  // Moves to another base, at least as large. Leaves in rescale_ what the output has to be
+  // multiplied with, and in moved_ whether it has to be, for any row of the warp.
+  __device__ __forceinline__ void MoveTo(const float (&base)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float peak = fmaxf(s_[2 * r], s_[2 * r + 1]);
+      rescale_[r] = ptx::Exp2(base_[r] - (base[r] == -INFINITY ? 0.f : base[r]));
+      sum_[r] *= rescale_[r];
+      base_[r] = base[r];
+    }
+  }
+  // ... to where the other warpgroup has moved.
+  __device__ __forceinline__ void TakeBase() {
+    float base[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      base[r] = ptx::LoadSharedFloat(shared_.Base(1 - group_, row_ + r * 8));
+    moved_ = __any_sync(~0u, base[0] != base_[0] || base[1] != base_[1]);
+    if (moved_) MoveTo(base);
+  }
+
+  // Scores become probabilities relative to 2^base, which goes to shared memory. The base follows
+  // the running maximum only when that has grown by a factor of 2^kSlack for some row of the warp:
+  // until then probabilities are at most 2^kSlack and nothing has to be rescaled.
+  __device__ __forceinline__ void Softmax() {
+    constexpr float kSlack = 8;
+    float peak[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      peak[r] = fmaxf(s_[2 * r], s_[2 * r + 1]);
 #pragma unroll
       for (int i = 4; i < 32; i += 4) {
-        peak = fmaxf(peak, fmaxf(s_[i + 2 * r], s_[i + 2 * r + 1]));
+        peak[r] = fmaxf(peak[r], fmaxf(s_[i + 2 * r], s_[i + 2 * r + 1]));
       }
-      peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, 1));
-      peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, 2));
-      peak = fmaxf(peak, running[r]);
-      if (lane_ % 4 == 0) ptx::StoreShared(shared_.Peak(group_, row_ + r * 8), peak);
-      const float base = peak == -INFINITY ? 0.f : peak * scale_log2_;
-      rescale[r] = ptx::Exp2(fmaf(running[r], scale_log2_, -base));
-      running[r] = peak;
+      peak[r] = fmaxf(peak[r], __shfl_xor_sync(~0u, peak[r], 1));
+      peak[r] = fmaxf(peak[r], __shfl_xor_sync(~0u, peak[r], 2)) * scale_log2_;
+    }
+    moved_ = __any_sync(~0u, peak[0] > base_[0] + kSlack || peak[1] > base_[1] + kSlack);
+    if (moved_) {
+      const float base[2] = {fmaxf(peak[0], base_[0]), fmaxf(peak[1], base_[1])};
+      MoveTo(base);
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (lane_ % 4 == 0) ptx::StoreShared(shared_.Base(group_, row_ + r * 8), base_[r]);
+      const float base = base_[r] == -INFINITY ? 0.f : base_[r];
       float sum = 0;
 #pragma unroll
       for (int i = 0; i < 32; i += 4) {
@@ -335,7 +370,7 @@ class WideConsumer {
         s_[at + 1] = ptx::Exp2(fmaf(s_[at + 1], scale_log2_, -base));
         sum += s_[at] + s_[at + 1];
       }
-      sum_[r] = fmaf(sum_[r], rescale[r], sum);
+      sum_[r] += sum;
     }
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
@@ -356,21 +391,21 @@ class WideConsumer {
     }
   }
 
-  __device__ __forceinline__ void Rescale(const float (&factor)[2]) {
+  __device__ __forceinline__ void Rescale() {
 #pragma unroll
-    for (int i = 0; i < kHalfBlocks * 32; ++i) out_[i] *= factor[i / 2 % 2];
+    for (int i = 0; i < kHalfBlocks * 32; ++i) out_[i] *= rescale_[i / 2 % 2];
   }
 
   // Rows of the last page that hold no token may hold anything, and 0 x NaN is NaN. The warpgroup
   // that made the tile's scores clears them, for both.
-  __device__ __forceinline__ void ZeroDeadValues(int tile, int slot) const {
+  __device__ __forceinline__ void ZeroDeadValues(int tile, int stage) const {
     const int live = kv_tokens_ - tile * Config::kTile;
     if (live >= Config::kTile) return;
     ptx::BarrierSync(kGroupBarrier + group_, 128);  // every warp's scores are done
     for (int block = 0; block < Config::kFirstBlocks; ++block) {
       for (int i = live * 8 + static_cast<int>(threadIdx.x % 128); i < Config::kTile * 8;
            i += 128) {
-        ptx::StoreShared(shared_.Slot(slot + block) + i * 16, make_uint4(0, 0, 0, 0));
+        ptx::StoreShared(shared_.Latents(stage, block) + i * 16, make_uint4(0, 0, 0, 0));
       }
     }
     ptx::FenceProxyAsync();
@@ -392,12 +427,12 @@ class WideConsumer {
       const int row = row_ + r * 8;
       const float sum =
           ptx::LoadSharedFloat(shared_.Sum(0, row)) + ptx::LoadSharedFloat(shared_.Sum(1, row));
-      const RowState state{sum == 0.f ? 0.f : peak_[r] * scale_log2_, sum};
+      const RowState state{sum == 0.f ? 0.f : base_[r], sum};
       const bool live = row < LiveRows();
       if (whole) {
         WriteResult(r, row, live, state);
-      } else if (live) {
-        WritePartial(r, row, slot, RowState{peak_[r] * scale_log2_, sum});
+      } else {
+        WritePartial(r, row, slot, live, RowState{base_[r], sum});
       }
     }
     Sync();  // the sums may be written again
@@ -429,23 +464,34 @@ class WideConsumer {
     }
   }
 
-  __device__ __forceinline__ void WritePartial(int r, int row, int slot,
+  // The whole warp: two lanes trade columns so that each writes 16 bytes.
+  __device__ __forceinline__ void WritePartial(int r, int row, int slot, bool live,
                                                const RowState& state) const {
     const int64_t base = (int64_t{slot} * params_.row_tiles + row_tile_) * kRows + row;
-    if (group_ == 0 && lane_ % 4 == 0) {
+    if (live && group_ == 0 && lane_ % 4 == 0) {
       reinterpret_cast<float2*>(params_.partial_ml)[base] = make_float2(state.max_log2, state.sum);
     }
     float* target =
         params_.partial_out + base * Config::kDimV + group_ * (kHalfBlocks * 64) + lane_ % 4 * 2;
+    const bool odd = lane_ % 2 != 0;
+    if (odd) target += 6;
 #pragma unroll
-    for (int j = 0; j < kHalfBlocks * 8; ++j) {
-      *reinterpret_cast<float2*>(target + j * 8) =
-          make_float2(out_[j * 4 + 2 * r], out_[j * 4 + 2 * r + 1]);
+    for (int j = 0; j < kHalfBlocks * 8; j += 2) {
+      const float2 even_half = make_float2(out_[j * 4 + 2 * r], out_[j * 4 + 2 * r + 1]);
+      const float2 odd_half = make_float2(out_[j * 4 + 4 + 2 * r], out_[j * 4 + 5 + 2 * r]);
+      const float2 give = odd ? even_half : odd_half;
+      const float2 take =
+          make_float2(__shfl_xor_sync(~0u, give.x, 1), __shfl_xor_sync(~0u, give.y, 1));
+      if (live) {
+        *reinterpret_cast<float4*>(target + j * 8) =
+            odd ? make_float4(take.x, take.y, odd_half.x, odd_half.y)
+                : make_float4(even_half.x, even_half.y, take.x, take.y);
+      }
     }
   }
 
   const DecodeParams& params_;
-  const WideShared<Config>& shared_;
+  const WideShared& shared_;
   int row_tile_;
   int group_;
   int lane_;
@@ -456,7 +502,9 @@ class WideConsumer {
   int query_begin_ = 0;
   int query_tokens_ = 0;
   int tiles_ = 0;  // taken so far
-  float peak_[2];
+  float base_[2];  // of the exponentials, log2
+  float rescale_[2];
+  bool moved_ = false;
   float sum_[2];  // of this thread's columns of its warpgroup's tiles
   uint32_t q_pe_[4][4];
   uint32_t p_[kSteps][4];

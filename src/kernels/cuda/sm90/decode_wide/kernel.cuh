@@ -1,21 +1,21 @@
 #pragma once
 // MLA decode for sm_90a with 64 query rows a block: queries are the rows of both products, as many
-// heads fill them. (Few heads: sm90/decode.) Two consumer warpgroups and a producer warp; a ring of
-// two tiles. With 128 heads two blocks need the same keys: as a cluster each loads half of them,
-// into both, so that L2 is read once.
+// heads fill them. (Few heads: sm90/decode.) Two consumer warpgroups and four producer warps; two
+// tiles in shared memory.
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/sm90/decode/producer.cuh"
+#include "kernels/cuda/sm90/decode/merge_inside.cuh"
 #include "kernels/cuda/sm90/decode/write_empty.cuh"
 #include "kernels/cuda/sm90/decode_wide/consumer.cuh"
+#include "kernels/cuda/sm90/decode_wide/producer.cuh"
 
 namespace fathom::kernels::cuda::sm90 {
 
-template <class Config>
-__global__ __launch_bounds__(Config::kThreads,
+__global__ __launch_bounds__(WideConfig::kThreads,
                              1) void DecodeWideKernel(const __grid_constant__ DecodeParams params,
                                                       const __grid_constant__ DecodeMaps maps) {
-  const WideShared<Config> shared(ptx::DynamicShared());
+  using Config = WideConfig;
+  const WideShared shared(ptx::DynamicShared());
   const int part_index = static_cast<int>(blockIdx.x) / params.row_tiles;
   const int row_tile = static_cast<int>(blockIdx.x) % params.row_tiles;
   const int warp = static_cast<int>(threadIdx.x / 32);
@@ -29,28 +29,19 @@ __global__ __launch_bounds__(Config::kThreads,
   }
   // Behind the fence in Initialise, which would wait for them.
   const DecodePart part = params.parts[part_index];
+  const bool meet = params.meeting[1] != 0;
   const int32_t ids = params.part_pages[part_index * kDecodePartPages + lane];
-  if constexpr (Config::kCluster > 1) {
-    ptx::ClusterArrive();
-    ptx::ClusterWait();
-  } else {
-    __syncthreads();
-  }
+  __syncthreads();
 
   constexpr int kProducer = Config::kConsumerThreads / 32;
   if (warp >= kProducer) {
     ptx::RegistersDecrease<Config::kProducerRegisters>();
-    if (warp == kProducer) {
-      DecodeProducer<Config, WideShared<Config>>(params, maps, shared, 0).Run(part, ids);
-      WriteEmpty<Config>(params, part_index, 0, row_tile);
-    }
+    WideProducer(params, maps, shared, warp - kProducer).Run(part, ids);
+    if (warp == kProducer) WriteEmpty<Config>(params, part_index, 0, row_tile);
   } else {
     ptx::RegistersIncrease<Config::kConsumerRegisters>();
-    WideConsumer<Config>(params, shared, row_tile).Run(part_index, part);
-  }
-  if constexpr (Config::kCluster > 1) {  // the other block may still load into this one
-    ptx::ClusterArrive();
-    ptx::ClusterWait();
+    WideConsumer(params, shared, row_tile).Run(part_index, part);
+    if (meet) MergeInside<Config::kDimV, Config::kRows, kProducer, 1>(params, shared.tiles);
   }
 }
 

@@ -4,47 +4,54 @@
 
 namespace fathom::kernels::cuda::sm90 {
 
-template <class Config>
 struct WideShared {
-  uint32_t ring;      // [2 tiles][kTileBlocks][kTile][kColumns] bf16, swizzled
+  using Config = WideConfig;
+
+  uint32_t tiles;     // [kStages][kTileBlocks][kTile][kColumns] bf16, swizzled; rotated keys last
   uint32_t q;         // [kTileBlocks][kRows][kColumns] bf16, swizzled
   uint32_t first_p;   // [kRows][kTile] bf16, swizzled
-  uint32_t peaks;     // [2][kRows] f32: running maximum, as each warpgroup leaves it
+  uint32_t bases;     // [2][kRows] f32: of the exponentials, as each warpgroup leaves it
   uint32_t sums;      // [2][kRows] f32
-  uint32_t barriers;  // [2][kSlots]: full, empty
+  uint32_t barriers;  // [kStages][kFulls + kEmpties]
 
   __device__ __forceinline__ explicit WideShared(const uint8_t* memory) {
-    ring = (ptx::SharedAddress(memory) + 1023) & ~1023u;
-    q = ring + Config::kSlots * Config::kBlockBytes;
+    tiles = (ptx::SharedAddress(memory) + 1023) & ~1023u;
+    q = tiles + Config::kStages * Config::kTileBlocks * Config::kBlockBytes;
     first_p = q + Config::kQBytes;
-    peaks = first_p + Config::kPBytes;
-    sums = peaks + 2 * Config::kRows * 4;
+    bases = first_p + Config::kPBytes;
+    sums = bases + 2 * Config::kRows * 4;
     barriers = sums + 2 * Config::kRows * 4;
   }
   // Of a warpgroup. The second's P lies over the last block of q, once that is in registers.
   __device__ __forceinline__ uint32_t P(int group) const {
     return first_p - group * Config::kPBytes;
   }
-  __device__ __forceinline__ uint32_t Peak(int group, int row) const {
-    return peaks + (group * Config::kRows + row) * 4;
+  __device__ __forceinline__ uint32_t Base(int group, int row) const {
+    return bases + (group * Config::kRows + row) * 4;
   }
   __device__ __forceinline__ uint32_t Sum(int group, int row) const {
     return sums + (group * Config::kRows + row) * 4;
   }
-  __device__ __forceinline__ uint32_t Slot(int slot) const {
-    return ring + slot * Config::kBlockBytes;
+  __device__ __forceinline__ uint32_t Latents(int stage, int block) const {
+    return tiles + (stage * Config::kTileBlocks + block) * Config::kBlockBytes;
   }
-  __device__ __forceinline__ uint32_t Full(int slot) const { return barriers + slot * 8; }
-  __device__ __forceinline__ uint32_t Empty(int slot) const {
-    return barriers + (Config::kSlots + slot) * 8;
+  __device__ __forceinline__ uint32_t Rotated(int stage) const {
+    return Latents(stage, Config::kFirstBlocks);
+  }
+  // 0: rotated keys; 1 + i: blocks 2i and 2i + 1 of the latents.
+  __device__ __forceinline__ uint32_t Full(int stage, int i) const {
+    return barriers + (stage * (Config::kFulls + Config::kEmpties) + i) * 8;
+  }
+  // 0: rotated keys; 1 + i: half i of the latents.
+  __device__ __forceinline__ uint32_t Empty(int stage, int i) const {
+    return Full(stage, Config::kFulls + i);
   }
 
-  // One warp. The four warps that use a block last release it, in every block of the cluster that
-  // may load into it.
+  // One warp. The four warps that use a part of a tile last release it.
   __device__ __forceinline__ void Initialise(int lane) const {
-    if (lane < Config::kSlots) {
-      ptx::MbarrierInit(Full(lane), 1);
-      ptx::MbarrierInit(Empty(lane), 4 * Config::kCluster);
+    constexpr int kBarriers = Config::kFulls + Config::kEmpties;
+    if (lane < Config::kStages * kBarriers) {
+      ptx::MbarrierInit(barriers + lane * 8, lane % kBarriers < Config::kFulls ? 1 : 4);
     }
     ptx::MbarrierInitFence();
   }

@@ -44,9 +44,6 @@ inline void MbarrierArrive(uint32_t barrier) {
   MbarrierSettle(word);
   simt::Moved();
 }
-inline void MbarrierArriveCluster(uint32_t barrier, int rank) {
-  MbarrierArrive(simt::MapToRank(barrier, rank));
-}
 inline void MbarrierExpectBytes(uint32_t barrier, uint32_t bytes) {
   Mbarrier(barrier)->bytes += static_cast<int32_t>(bytes);
   MbarrierArrive(barrier);

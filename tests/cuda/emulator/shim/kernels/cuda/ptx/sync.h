@@ -15,9 +15,13 @@ void RegistersIncrease() {}
 template <int kCount>
 void RegistersDecrease() {}
 
-inline void ClusterArrive() { simt::ClusterArrive(); }
-inline void ClusterWait() { simt::ClusterWait(); }
-inline int ClusterRank() { return simt::CtaRank(); }
+inline void MeetGrid(uint32_t* word) {
+  const uint32_t before = *word;
+  *word += blockIdx.x == 0 ? 0x80000000u - (gridDim.x - 1) : 1;
+  simt::Moved();
+  simt::WaitUntil("the blocks of the grid", [=] { return (before ^ *word) >> 31 != 0; });
+}
+inline bool ElectOne() { return threadIdx.x % 32 == 0; }
 
 inline float2 LoadL2(const float2* from) { return *from; }
 inline float4 LoadL2(const float4* from) { return *from; }

@@ -58,17 +58,6 @@ inline void TmaLoad4(uint32_t destination, const CUtensorMap* map, uint32_t barr
     MbarrierCompleteBytes(simt::MapToRank(barrier, rank), BoxBytes(*map));
   });
 }
-// The same box at the same place of every block whose bit is set.
-inline void TmaLoad4Multicast(uint32_t destination, const CUtensorMap* map, uint32_t barrier,
-                              int c0, int c1, int c2, int c3, uint16_t blocks, uint64_t) {
-  for (int rank = 0; rank < 16; ++rank) {
-    if ((blocks >> rank & 1) == 0) continue;
-    simt::Later([=] {
-      CopyBox(simt::MapToRank(destination, rank), *map, {c0, c1, c2, c3});
-      MbarrierCompleteBytes(simt::MapToRank(barrier, rank), BoxBytes(*map));
-    });
-  }
-}
 inline void FenceProxyAsync() {}
 
 }  // namespace fathom::kernels::cuda::ptx
