@@ -61,7 +61,7 @@ def time_cold(work, repeats, flush):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=21)
-    parser.add_argument("--op", choices=["decode", "prefill", "window", "backward"])
+    parser.add_argument("--op", choices=["decode", "prefill", "window", "backward", "qkv"])
     parser.add_argument("--json")
     args = parser.parse_args()
     flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
@@ -139,6 +139,19 @@ def main():
             tflops = 10e-12 * batch * pairs * heads * dim / us * 1e6
             rows.append({"shape": shape, "peer": "torch FA2", "us": us, "tflops": tflops})
             print(f"{shape:36} torch FA2  {us:9.1f} us {tflops:6.1f} TFLOP/s")
+    if args.op in (None, "qkv"):  # one product for queries, keys and values, or three
+        hidden, columns = 4096, (32 * 128, 8 * 128, 8 * 128)
+        weights = [tensor(hidden, n) for n in columns]
+        fused = torch.cat(weights, dim=1)
+        for tokens in (1, 16, 128, 1024, 8192):
+            x = tensor(tokens, hidden)
+            pair = [time_cold(work, args.repeats, flush)
+                    for work in (lambda: x @ fused, lambda: [x @ w for w in weights])]
+            shape = f"qkv projection {hidden} to {'+'.join(map(str, columns))}, {tokens} tokens"
+            for peer, us in zip(("torch, fused", "torch, separate"), pair):
+                rows.append({"shape": shape, "peer": peer, "us": us})
+            print(f"{shape:56} fused {pair[0]:8.1f} us, separate {pair[1]:8.1f} us, "
+                  f"{pair[1] / pair[0]:.2f}x")
     if args.json:
         with open(args.json, "w") as out:
             json.dump({"schema": "fathom.bench.peers/1", "torch": torch.__version__,

@@ -11,6 +11,7 @@
 #include "base/write_file.h"
 #include "decode_cases.h"
 #include "device.h"
+#include "micro.h"
 #include "prefill_case.h"
 #include "writer_case.h"
 
@@ -310,6 +311,27 @@ void TimeDecode(const ops::GpuLimits& gpu, const ops::TuningTable& tuning, int r
              TimeCold(&LaunchEmpty, repeats, L2::kClean));
 }
 
+void TimeMemory(int repeats, Json& json) {
+  fmt::print("{:<50} {:>10} {:>11}\n", "shared memory, a warp's load", "clocks", "wavefronts");
+  for (const StrideRow& row : MeasureStrides()) {
+    fmt::print("{:<50} {:>10.2f} {:>11}\n", row.what, row.clocks, row.wavefronts);
+    json["strides"].push_back(
+        {{"access", row.what}, {"clocks", row.clocks}, {"wavefronts", row.wavefronts}});
+  }
+  fmt::print("{:<50} {:>10} {:>8} {:>9}\n", "256 MiB read from 1 GiB", "run bytes", "GB/s",
+             "of first");
+  double first = 0;
+  for (const GatherRow& row : MeasureGathers(repeats)) {
+    if (first == 0) first = row.gb_per_s;
+    fmt::print("{:<50} {:>10} {:>8.0f} {:>7.1f} %\n", row.what, row.run_bytes, row.gb_per_s,
+               100 * row.gb_per_s / first);
+    json["gathers"].push_back({{"pattern", row.what},
+                               {"run_bytes", row.run_bytes},
+                               {"us", row.us},
+                               {"gb_per_s", row.gb_per_s}});
+  }
+}
+
 // For each family of shapes the candidate whose times, relative to the default's, have the smallest
 // geometric mean over the benchmark's shapes.
 template <class Tuning>
@@ -457,6 +479,7 @@ Result<AttentionBenchResult> RunAttentionBench(const AttentionBenchOptions& opti
     if (options.prefill) TimePrefill(gpu, tuning, options.repeats, filter, json);
     if (options.write) TimeWriter(gpu, options.repeats, filter, json);
     if (options.backward) TimeBackward(gpu, options.repeats, filter, json);
+    if (options.micro) TimeMemory(options.repeats, json);
   }
   if (failures > 0) fmt::print("{} checks FAILED\n", failures);
   return result;

@@ -17,9 +17,10 @@ struct AttentionBenchOptions {
   bool prefill = true;
   bool write = true;
   bool backward = true;
+  bool micro = true;   // --time: what the memory system does with strides and gathers
   bool small = false;  // only cases small enough for a sanitizer
-  int repeats = 21;  // timed replays a shape; the median counts
-  std::string only;  // cases whose name contains this
+  int repeats = 21;    // timed replays a shape; the median counts
+  std::string only;    // cases whose name contains this
   // Tuning of this GPU; empty path: defaults.
   std::string tuning_path;
   std::string autotune_path;  // time every candidate on every shape and write the table there

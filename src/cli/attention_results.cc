@@ -54,6 +54,12 @@ Status LoadAttentionResults(const std::string& path, AttentionResults* results) 
     AddRows(document, "peers_decode", true, results);
     AddRows(document, "prefill", false, results);
     AddRows(document, "peers_prefill", false, results);
+    for (const json& row : document.value("gathers", json::array())) {
+      results->gather_gb_per_s[row.at("pattern").get<std::string>()] = row.at("gb_per_s");
+    }
+    for (const json& row : document.value("strides", json::array())) {
+      results->stride_clocks[row.at("access").get<std::string>()] = row.at("clocks");
+    }
     if (schema == "fathom.bench.peers/1") {
       for (const json& row : document.at("rows")) {
         const std::string shape = row.at("shape").get<std::string>();

@@ -22,7 +22,9 @@ struct AttentionRow {
 struct AttentionResults {
   std::string gpu;
   std::vector<AttentionRow> rows;
-  std::map<std::string, std::string> versions;  // of peers
+  std::map<std::string, std::string> versions;    // of peers
+  std::map<std::string, double> gather_gb_per_s;  // by pattern
+  std::map<std::string, double> stride_clocks;    // by access
 
   const AttentionRow* Find(const std::string& shape, const std::string& who) const;
 };

@@ -43,6 +43,8 @@ Status ReadAttention(const std::string& path, ops::ClaimEvidence* evidence) {
       best = std::min(best, row.us);
     }
   }
+  evidence->gather_gb_per_s = results.gather_gb_per_s;
+  evidence->stride_clocks = results.stride_clocks;
   evidence->attention_source = path;
   return {};
 }

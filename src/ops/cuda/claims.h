@@ -14,7 +14,11 @@ struct ClaimEvidence {
   std::map<std::string, double> fathom_us;     // by shape (AttentionCase::Name)
   std::map<std::string, double> best_peer_us;  // by shape
   std::map<std::string, double> rope_ns;       // a token, by benchmark name
-  std::string attention_source;                // file, GPU and date
+  // Of `fathom bench attention --op micro`: reads by pattern, clocks of a warp's shared-memory
+  // load.
+  std::map<std::string, double> gather_gb_per_s;
+  std::map<std::string, double> stride_clocks;
+  std::string attention_source;  // file, GPU and date
   std::string rope_source;
 };
 

@@ -63,6 +63,17 @@ TEST(Claims, MeasurementsDecide) {
   EXPECT_EQ(Row(*rows, "B10").state, ClaimState::kHolds);
   EXPECT_THAT(Row(*rows, "B10").figure, HasSubstr("(4.0x)"));
   EXPECT_EQ(Row(*rows, "B10").source, "rope.json");
+  EXPECT_EQ(Row(*rows, "A22").state, ClaimState::kOpen);
+  evidence.gather_gb_per_s = {{"contiguous", 4000},
+                              {"pages of 16 tokens anywhere", 3920},
+                              {"tokens anywhere (8 heads)", 3800}};
+  evidence.stride_clocks = {{"4 bytes a lane, 128 bytes apart", 32.5}};
+  rows = CheckClaims(evidence);
+  EXPECT_EQ(Row(*rows, "A22").state, ClaimState::kFails);  // 98 %, not 82
+  EXPECT_THAT(Row(*rows, "A22").figure, HasSubstr("16 tokens 98 %, tokens of 2048 bytes 95 %"));
+  EXPECT_THAT(Row(*rows, "B9").figure, HasSubstr("clocks of a load: 128 bytes 32.5"));
+  evidence.gather_gb_per_s["pages of 16 tokens anywhere"] = 3300;
+  EXPECT_EQ(Row(*CheckClaims(evidence), "A22").state, ClaimState::kHolds);
   evidence.best_peer_us["12/12h d64 causal 8 x 2048"] = 300;
   EXPECT_EQ(Row(*CheckClaims(evidence), "B15").state, ClaimState::kHoldsInPart);
 }
