@@ -11,6 +11,7 @@
 #include "base/write_file.h"
 #include "decode_cases.h"
 #include "device.h"
+#include "merge_case.h"
 #include "micro.h"
 #include "prefill_case.h"
 #include "writer_case.h"
@@ -271,6 +272,36 @@ void TimeBackward(const ops::GpuLimits& gpu, int repeats, const Filter& filter, 
   }
 }
 
+// bf16 results keep a rounding of 2^-9; float32 ones and log-sum-exps a few of 2^-24.
+int CheckMerge(const ops::GpuLimits& gpu, const Filter& filter, Json& json) {
+  int failures = 0;
+  for (const MergeCase& shape : MergeCheckCases()) {
+    if (!filter.Wants(shape.name, shape.rows)) continue;
+    MergeRun run(shape, gpu);
+    run.Run();
+    const MergeRun::Errors errors = run.Compare();
+    const bool ok = errors.out <= (shape.float32 ? 1e-5 : 3e-3) && errors.lse <= 1e-4;
+    failures += ok ? 0 : 1;
+    fmt::print("{:<66} {:>9.2e} {:>9.2e} {}\n", shape.name, errors.out, errors.lse,
+               ok ? "ok" : "FAILED");
+    json["checks"].push_back(
+        {{"case", shape.name}, {"error", errors.out}, {"lse_error", errors.lse}, {"ok", ok}});
+  }
+  return failures;
+}
+
+void TimeMerge(const ops::GpuLimits& gpu, int repeats, const Filter& filter, Json& json) {
+  fmt::print("{:<56} {:>9} {:>8}\n", "merge of states", "us", "GB/s");
+  for (const MergeCase& shape : MergeTimeCases()) {
+    if (!filter.Wants(shape.name, shape.rows)) continue;
+    MergeRun run(shape, gpu);
+    const double us = run.TimeUs(repeats, L2::kDirty);
+    const double gbs = run.Bytes() / us * 1e-3;
+    fmt::print("{:<56} {:>9.1f} {:>8.0f}\n", shape.name, us, gbs);
+    json["merge"].push_back({{"shape", shape.name}, {"us", us}, {"gb_per_s", gbs}});
+  }
+}
+
 void TimeDecode(const ops::GpuLimits& gpu, const ops::TuningTable& tuning, int repeats,
                 const Filter& filter, Json& json) {
   fmt::print("{:<50} {:<16} {:>9} {:>9} {:>8} {:>6} {:>8} {:>9}\n", "shape", "variant", "us",
@@ -473,12 +504,14 @@ Result<AttentionBenchResult> RunAttentionBench(const AttentionBenchOptions& opti
     if (options.prefill) failures += CheckPrefill(gpu, filter, json);
     if (options.write) failures += CheckWriter(gpu, filter, json);
     if (options.backward) failures += CheckBackward(gpu, filter, json);
+    if (options.merge) failures += CheckMerge(gpu, filter, json);
   }
   if (options.time) {
     if (options.decode) TimeDecode(gpu, tuning, options.repeats, filter, json);
     if (options.prefill) TimePrefill(gpu, tuning, options.repeats, filter, json);
     if (options.write) TimeWriter(gpu, options.repeats, filter, json);
     if (options.backward) TimeBackward(gpu, options.repeats, filter, json);
+    if (options.merge) TimeMerge(gpu, options.repeats, filter, json);
     if (options.micro) TimeMemory(options.repeats, json);
   }
   if (failures > 0) fmt::print("{} checks FAILED\n", failures);

@@ -17,6 +17,7 @@ struct AttentionBenchOptions {
   bool prefill = true;
   bool write = true;
   bool backward = true;
+  bool merge = true;
   bool micro = true;   // --time: what the memory system does with strides and gathers
   bool small = false;  // only cases small enough for a sanitizer
   int repeats = 21;    // timed replays a shape; the median counts

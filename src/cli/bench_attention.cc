@@ -244,6 +244,7 @@ Result<int> BenchAttention(BenchAttentionOptions o) {
   o.run.prefill = wanted("prefill");
   o.run.write = wanted("write");
   o.run.backward = wanted("backward");
+  o.run.merge = wanted("merge");
   o.run.micro = wanted("micro");
   if ((o.explain || o.device == "cpu") && !o.op.empty() && o.op != "decode" && o.op != "prefill") {
     return Err(Code::kInvalidArgument,
@@ -276,10 +277,11 @@ void AddBenchAttention(Commands& commands) {
                            "CUDA attention kernels: checked and timed on this GPU, or explained "
                            "for any (--explain)",
                            [o] { return BenchAttention(*o); });
-  app->add_option("--op", o->op,
-                  "decode, prefill, write, backward or micro (strides and gathers); default: all "
-                  "(--explain: decode)")
-      ->check(CLI::IsMember({"decode", "prefill", "write", "backward", "micro"}));
+  app->add_option(
+         "--op", o->op,
+         "decode, prefill, write, backward, merge or micro (strides and gathers); default: all "
+         "(--explain: decode)")
+      ->check(CLI::IsMember({"decode", "prefill", "write", "backward", "merge", "micro"}));
   app->add_flag("--check", o->run.check, "Compare with references on every check case");
   app->add_flag("--time", o->run.time, "Time the benchmark shapes");
   app->add_option("--repeats", o->run.repeats, "Timed replays a shape; the median counts")

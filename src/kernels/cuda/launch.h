@@ -6,6 +6,7 @@
 #include "kernels/cuda/backward_params.h"
 #include "kernels/cuda/cache_write_params.h"
 #include "kernels/cuda/decode_params.h"
+#include "kernels/cuda/merge_states_params.h"
 #include "kernels/cuda/prefill_params.h"
 
 namespace fathom::kernels::cuda {
@@ -59,6 +60,9 @@ cudaError_t RunBackward(int dim, const BackwardParams& params, cudaStream_t stre
 
 // Rotates, quantises and appends a step's rows.
 cudaError_t RunCacheWrite(const CacheWriteParams& params, cudaStream_t stream);
+
+// Folds partial results.
+cudaError_t RunMergeStates(const MergeStatesParams& params, cudaStream_t stream);
 
 // Writes tiles and num_tiles from kv_lengths and query_starts, for kernels of `rows` query rows.
 cudaError_t PreparePrefill(const PrefillParams& params, int rows, int max_kv_tokens,
