@@ -34,7 +34,7 @@ const char* CodeName(const DecodeCase& c) {
 
 std::string Label(const DecodeCase& c) {
   return c.dim_qk > c.dim_v
-             ? fmt::format("mla {}h", c.num_heads)
+             ? fmt::format("mla {}h{}", c.num_heads, CodeName(c))
              : fmt::format("gqa {}/{}h d{}{}", c.num_heads, c.num_kv_heads, c.dim_v, CodeName(c));
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Plots attention results: TFLOP/s over length (prefill) and GB/s over context (decode).
 
-  python3 bench/attention/plot.py bench/results/2026-11-29-h200-attention.json --out attention.svg
+  python3 bench/attention/plot.py bench/results/2026-11-30-h200-attention.json --out attention.svg
 
 Reads what `fathom bench attention --json`, peers.py --json and bench/results hold; several files are
 put together. The suffix of --out chooses the format (svg, png, pdf). Needs matplotlib.

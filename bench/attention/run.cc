@@ -189,7 +189,8 @@ void TimePrefill(const ops::GpuLimits& gpu, const ops::TuningTable& tuning, int 
       const double us = run.TimeUs(repeats, L2::kDirty);
       const double tflops = run.Flops() / us * 1e-6;
       fmt::print("{:<56} {:>9.1f} {:>8.1f} {:>9.2e}\n", name, us, tflops, errors.out);
-      json["prefill"].push_back({{"shape", name},
+      json["prefill"].push_back({{"shape", shape.name},
+                                 {"variant", variant.options.portable ? "portable" : "balanced"},
                                  {"us", us},
                                  {"tflops", tflops},
                                  {"error", errors.out},

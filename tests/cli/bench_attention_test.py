@@ -9,7 +9,7 @@ import jsonschema
 
 FATHOM = os.environ["FATHOM"]
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-RESULTS = ROOT / "bench/results/2026-11-29-h200-attention.json"
+RESULTS = ROOT / "bench/results/2026-11-30-h200-attention.json"
 
 
 def fathom(*arguments, cwd=ROOT):

@@ -37,14 +37,17 @@ std::string InK(int64_t tokens) {
 
 std::string AttentionCase::Name() const {
   std::string name;
+  const char* const code = call.cache == cost::CacheEncoding::kInt8  ? "int8 "
+                           : call.cache == cost::CacheEncoding::kFp8 ? "e4m3 "
+                                                                     : "";
   if (!decode) {
     name = fmt::format("{}/{}h d{}{} {} ", call.heads, call.kv_heads, call.dim_qk,
                        call.dim_qk == call.dim_v ? "" : fmt::format("/{}", call.dim_v),
                        call.causal ? "causal" : "full");
   } else if (call.latent) {
-    name = fmt::format("mla {}h ", call.heads);
+    name = fmt::format("mla {}h {}", call.heads, code);
   } else {
-    name = fmt::format("gqa {}/{}h d{} ", call.heads, call.kv_heads, call.dim_v);
+    name = fmt::format("gqa {}/{}h d{} {}", call.heads, call.kv_heads, call.dim_v, code);
   }
   const auto& sequences = call.sequences;
   for (size_t first = 0, next = 0; first < sequences.size(); first = next) {
@@ -64,9 +67,8 @@ std::string AttentionCase::Name() const {
       name += fmt::format("{} of {}", s.queries, s.keys);
     }
   }
-  if (call.window >= 0) name += fmt::format(", window {} + {}", call.window, call.anchors);
-  if (call.cache == cost::CacheEncoding::kInt8) name += ", int8 cache";
-  if (call.cache == cost::CacheEncoding::kFp8) name += ", fp8 cache";
+  if (call.window >= 0) name += fmt::format(", window {} + {} first", call.window, call.anchors);
+  if (!decode && *code != 0) name += fmt::format(", {}cache", code);
   return name;
 }
 
