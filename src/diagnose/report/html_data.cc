@@ -202,11 +202,13 @@ class TimelineData {
   void AddGapsAndSteps() {
     if (chosen_.empty()) return;
     const size_t steps = Track("steps", "step");
-    const size_t idle = Track("idle", "gap");
+    const bool gpu = !d_.index->gpus().empty();
+    const size_t idle = gpu ? Track("idle", "gap") : 0;
     for (const uint32_t number : chosen_) {
       const Step& step = d_.steps.all[number];
       Add(step.start_ns, step.wall_ns(), PhaseName(step.phase), steps, 0, PhaseName(step.phase),
           -1);
+      if (step.num_work == 0) continue;  // no GPU rows: nobody knows when it idled
       for (const Gap& gap : d_.accounts[number].gaps) {
         if (gap.length_ns() < 1000) continue;  // the front end's own pace
         const std::string cause = fmt::format("idle:{}", GapCauseName(gap.cause));

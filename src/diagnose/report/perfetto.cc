@@ -154,6 +154,7 @@ class Writer {
       const auto tid = static_cast<int64_t>(2 * step.gpu + 1);
       Complete(kStepsPid, tid, step.start_ns, step.wall_ns(),
                Quoted(fmt::format("{} {}", PhaseName(step.phase), i)), "step");
+      if (step.num_work == 0) continue;  // no GPU rows: nobody knows when it idled
       for (const Gap& gap : d_.accounts[i].gaps) {
         if (gap.length_ns() < kLeastGapNs) continue;
         Complete(kStepsPid, tid + 1, gap.start_ns, gap.length_ns(), Quoted(GapCauseName(gap.cause)),
