@@ -498,8 +498,13 @@ class NsysReader {
       if (table.Int(1) == 0) {
         since[thread] = start;
       } else if (const auto out = since.find(thread); out != since.end()) {
-        timeline_.AddSlice(Category::kSchedule, ThreadTrack(thread), out->second,
-                           start - out->second, name);
+        // Times of mixed types sort by type first: the order is not always that of the numbers.
+        if (start < out->second) {
+          stats().Count(Defect::kBadTime, stats().records);
+        } else {
+          timeline_.AddSlice(Category::kSchedule, ThreadTrack(thread), out->second,
+                             start - out->second, name);
+        }
         since.erase(out);
       }
     }

@@ -127,6 +127,21 @@ constexpr char kSmallExport[] = R"(
   CREATE VIEW CUPTI_ACTIVITY_KIND_RUNTIME AS SELECT 1 AS start, 2 AS end;
 )";
 
+TEST(Nsys, ScheduleWhoseTimesAreOfMixedTypes) {
+  // SQLite sorts text behind numbers: the thread seems to return before it left.
+  const Timeline t = ReadText(Database(R"(
+  CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, deviceId INTEGER,
+    streamId INTEGER, correlationId INTEGER, globalPid INTEGER, demangledName INTEGER);
+  INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (100, 250, 0, 7, 5, 33554432, 1);
+  CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
+  INSERT INTO StringIds VALUES (1, 'gemm');
+  CREATE TABLE SCHED_EVENTS (start, cpu, isSchedIn, globalTid);
+  INSERT INTO SCHED_EVENTS VALUES (30, 0, 0, 33554433), ('7ns', 1, 1, 33554433);
+)"));
+  EXPECT_EQ(CountCategory(t, Category::kSchedule), 0u);
+  EXPECT_EQ(DefectCountOf(t, Defect::kBadTime), 1u);
+}
+
 TEST(Nsys, SmallExport) {
   const Timeline t = ReadText(Database(kSmallExport));
   ASSERT_EQ(CountCategory(t, Category::kKernel), 1u);
