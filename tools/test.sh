@@ -23,6 +23,7 @@ slow="-LE slow"
 configure() {  # preset
   cmake --preset "$1" > "build/.configure.$1.log" 2>&1 || { cat "build/.configure.$1.log"; exit 1; }
 }
+export LSAN_OPTIONS=suppressions=$PWD/tools/lsan.supp:print_suppressions=0
 sanitize() {  # preset, label regex
   echo "== tests ($1)"
   configure "$1"
