@@ -335,7 +335,8 @@ TEST(EmulatedDecode, MlaSixteenHeads) {
            .kv_lengths = {1, 65, 0, 257},
            .num_sms = 3},
           seed);
-    for (const size_t count : {3, 1}) {  // too many rows for a second kernel that rehearses, and not
+    for (const size_t count :
+         {3, 1}) {  // too many rows for a second kernel that rehearses, and not
       Check({.name = "mla 16, merged",
              .heads = 16,
              .kv_heads = 1,
