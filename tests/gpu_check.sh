@@ -47,7 +47,7 @@ if [ -z "${FATHOM:-}" ]; then
 fi
 bench=("$FATHOM" bench attention)
 
-for op in decode prefill write backward; do
+for op in decode prefill write backward merge; do
   step "check_$op" 120 "${bench[@]}" --check --op "$op" --json "$out/check_$op.json"
   grep FAILED "$out/check_$op.log"
 done
@@ -65,8 +65,10 @@ step time_prefill 90 "${bench[@]}" --time --op prefill --json "$out/time_prefill
 step time_gqa 90 "${bench[@]}" --time --op decode --only "gqa" --json "$out/time_gqa.json"
 step time_write 30 "${bench[@]}" --time --op write --json "$out/time_write.json"
 step time_backward 40 "${bench[@]}" --time --op backward --json "$out/time_backward.json"
-step peers 90 python3 bench/attention/peers.py --json "$out/peers.json"
-for table in mla prefill gqa write backward; do
+step time_merge 20 "${bench[@]}" --time --op merge --json "$out/time_merge.json"
+step time_micro 20 "${bench[@]}" --time --op micro --json "$out/time_micro.json"
+step peers 120 python3 bench/attention/peers.py --json "$out/peers.json"
+for table in mla prefill gqa write backward merge micro; do
   grep -v "batch-invariant\|spans" "$out/time_$table.log"
 done
 echo "$SECONDS s in all; $([ $failed = 0 ] && echo "all passed" || echo "something FAILED")"

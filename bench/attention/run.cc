@@ -151,7 +151,7 @@ int CheckPrefill(const ops::GpuLimits& gpu, const Filter& filter, Json& json) {
   for (const PrefillCase& shape : PrefillCheckCases()) {
     for (const auto& variant : kPrefillVariants) {
       const std::string name = "prefill " + shape.name + variant.name;
-      if (!filter.Wants(name, 3 * Sum(shape.kv_lengths))) continue;
+      if (!filter.Wants(name, 2 * Sum(shape.kv_lengths))) continue;
       PrefillRun run(shape, variant.options, gpu);
       run.Run();
       const auto first = run.Output();
