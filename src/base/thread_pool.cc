@@ -30,8 +30,17 @@ int UsableCpus() {
   return CPU_COUNT(&set);
 }
 
+Result<int> ThreadsFor(int asked) {
+  if (asked < 0 || asked > kMaxThreads) {
+    return Err(Code::kInvalidArgument,
+               "--threads {}: expected 0 (all that this process may use: {}) to {}", asked,
+               UsableCpus(), kMaxThreads);
+  }
+  return asked == 0 ? UsableCpus() : asked;
+}
+
 ThreadPool::ThreadPool(int num_threads, int spin_us) : spin_us_(spin_us) {
-  FATHOM_CHECK(num_threads >= 1 && num_threads < 4096, "num_threads {}", num_threads);
+  FATHOM_CHECK(num_threads >= 1 && num_threads <= kMaxThreads, "num_threads {}", num_threads);
   workers_.reserve(static_cast<size_t>(num_threads) - 1);
   for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this, i] { WorkerLoop(i); });
 }

@@ -8,12 +8,17 @@
 #include <vector>
 
 #include "base/function_ref.h"
+#include "base/result.h"
 
 namespace fathom {
 
 // The CPUs that this process may run on: its affinity mask (taskset, a container's cpuset), not
 // what the machine has.
 int UsableCpus();
+
+// What --threads asks for: 0 is UsableCpus(); an error beyond kMaxThreads.
+inline constexpr int kMaxThreads = 1024;
+Result<int> ThreadsFor(int asked);
 
 class ThreadPool {
  public:

@@ -42,6 +42,15 @@ TEST(ThreadPool, UsableCpusFollowTheAffinityMask) {
   ASSERT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
 }
 
+TEST(ThreadPool, ThreadsAskedFor) {
+  EXPECT_EQ(*ThreadsFor(0), UsableCpus());
+  EXPECT_EQ(*ThreadsFor(3), 3);
+  EXPECT_EQ(*ThreadsFor(kMaxThreads), kMaxThreads);
+  for (const int asked : {-1, kMaxThreads + 1, 100000}) {
+    EXPECT_NE(ThreadsFor(asked).error().message.find("to 1024"), std::string::npos) << asked;
+  }
+}
+
 TEST(ThreadPool, NestedCallsRunInline) {
   ThreadPool pool(3, 5);
   std::atomic<int> sum{0};

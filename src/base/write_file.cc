@@ -1,11 +1,13 @@
 #include "base/write_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 
 namespace fathom {
 namespace {
@@ -23,6 +25,19 @@ Status WriteAll(int fd, const std::string& path, std::string_view text) {
   return {};
 }
 
+Status WriteInPlace(const std::string& path,
+                    const std::function<Status(const WritePiece& write)>& produce) {
+  const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (fd < 0) {
+    return Err(Code::kInvalidArgument, "{}: cannot write: {}", path, std::strerror(errno));
+  }
+  Status status = produce([&](std::string_view piece) { return WriteAll(fd, path, piece); });
+  if (close(fd) != 0 && status) {
+    status = Err(Code::kResourceExhausted, "{}: cannot write: {}", path, std::strerror(errno));
+  }
+  return status;
+}
+
 }  // namespace
 
 Status WriteFile(const std::string& path, std::string_view text) {
@@ -36,7 +51,15 @@ Status WriteFileInPieces(const std::string& path,
     return produce(
         [](std::string_view piece) { return WriteAll(STDOUT_FILENO, "standard output", piece); });
   }
-  const std::string temporary = fmt::format("{}.{}.tmp", path, getpid());
+  // A device or a pipe is written to, not replaced; behind a link the file it names is.
+  struct stat found;
+  std::string target = path;
+  if (stat(path.c_str(), &found) == 0) {
+    if (!S_ISREG(found.st_mode)) return WriteInPlace(path, produce);
+    std::error_code error;
+    if (const auto real = std::filesystem::canonical(path, error); !error) target = real.string();
+  }
+  const std::string temporary = fmt::format("{}.{}.tmp", target, getpid());
   const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd < 0) {
     return Err(Code::kInvalidArgument, "{}: cannot create: {}", path, std::strerror(errno));
@@ -45,7 +68,7 @@ Status WriteFileInPieces(const std::string& path,
   if (close(fd) != 0 && status) {
     status = Err(Code::kResourceExhausted, "{}: cannot write: {}", path, std::strerror(errno));
   }
-  if (status && std::rename(temporary.c_str(), path.c_str()) != 0) {
+  if (status && std::rename(temporary.c_str(), target.c_str()) != 0) {
     status = Err(Code::kInvalidArgument, "{}: cannot replace: {}", path, std::strerror(errno));
   }
   if (!status) unlink(temporary.c_str());

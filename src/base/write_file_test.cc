@@ -1,6 +1,8 @@
 #include "base/write_file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -23,6 +25,29 @@ TEST(WriteFile, ReplacesWholeFilesAndReportsErrors) {
             1);  // nothing left over
   EXPECT_NE(WriteFile(folder + "/no/such/folder", "x").error().message.find("cannot create"),
             std::string::npos);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(WriteFile, LinksStayLinksAndPipesStayPipes) {
+  const std::string folder = testing::TempDir() + "/write_link_test_" + std::to_string(getpid());
+  std::filesystem::create_directories(folder);
+  ASSERT_TRUE(WriteFile(folder + "/target", "old"));
+  std::filesystem::create_symlink("target", folder + "/link");
+  ASSERT_TRUE(WriteFile(folder + "/link", "new"));
+  EXPECT_TRUE(std::filesystem::is_symlink(folder + "/link"));
+  std::stringstream text;
+  text << std::ifstream(folder + "/target").rdbuf();
+  EXPECT_EQ(text.str(), "new");
+  const std::string pipe = folder + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  ASSERT_TRUE(WriteFile(pipe, "through"));
+  char read_back[16] = {};
+  EXPECT_EQ(read(reader, read_back, sizeof(read_back)), 7);
+  EXPECT_STREQ(read_back, "through");
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  close(reader);
   std::filesystem::remove_all(folder);
 }
 

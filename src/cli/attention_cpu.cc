@@ -175,11 +175,9 @@ Result<CpuAttentionResult> RunCpuAttention(const ops::AttentionCase& problem,
                "bench attention --device cpu: the dense op is causal; with --window it need not "
                "be");
   }
-  if (options.threads < 0) {
-    return Err(Code::kInvalidArgument, "--threads {}: expected 0 (all) or more", options.threads);
-  }
+  FATHOM_ASSIGN_OR_RETURN(const int threads, ThreadsFor(options.threads));
   FATHOM_ASSIGN_OR_RETURN(const kernels::cpu::KernelTable* cpu, ops::SelectCpu(options.cpu_isa));
-  ThreadPool pool(options.threads == 0 ? UsableCpus() : options.threads);
+  ThreadPool pool(threads);
   FATHOM_ASSIGN_OR_RETURN(Inputs in, MakeInputs(problem));
 
   ops::sparse::HeadPolicy head;

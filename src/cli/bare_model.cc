@@ -15,12 +15,10 @@ Result<BareModel> LoadBareModel(const ModelOptions& options) {
   BareModel bare;
   FATHOM_ASSIGN_OR_RETURN(bare.directory, ModelDirectory(options.model, kShippedModel));
   FATHOM_ASSIGN_OR_RETURN(session::LoadOptions load, ToLoadOptions(options));
-  if (load.num_threads < 0) {
-    return Err(Code::kInvalidArgument, "--threads {}: expected 0 (all) or more", load.num_threads);
-  }
+  FATHOM_ASSIGN_OR_RETURN(const int threads, ThreadsFor(load.num_threads));
   FATHOM_ASSIGN_OR_RETURN(bare.device, ops::MakeDevice(load.device));
   FATHOM_ASSIGN_OR_RETURN(bare.cpu, ops::SelectCpu(load.cpu_isa));
-  bare.pool = std::make_unique<ThreadPool>(load.num_threads == 0 ? UsableCpus() : load.num_threads);
+  bare.pool = std::make_unique<ThreadPool>(threads);
   load.model.num_threads = bare.pool->num_threads();
   FATHOM_ASSIGN_OR_RETURN(bare.loaded,
                           model::LoadModel(bare.directory, load.model, *bare.device, *bare.cpu));

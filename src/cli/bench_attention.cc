@@ -165,6 +165,12 @@ Result<int> ExplainShape(const BenchAttentionOptions& o) {
   if (!o.results.empty()) {
     FATHOM_ASSIGN_OR_RETURN(const AttentionResults results, LoadResults(o.results));
     const std::string who = o.reduction == "balanced" ? "fathom" : "fathom " + o.reduction;
+    if (made.dtype != DType::kBF16 || (made.decode && made.page_tokens != 64)) {
+      return Err(Code::kInvalidArgument,
+                 "--results: kept rows are of BF16 and, to decode, pages of 64; found --dtype {} "
+                 "--page {}",
+                 o.dtype, made.page_tokens);
+    }
     const AttentionRow* row = results.Find(made.Name(), who);
     if (row == nullptr) {
       return Err(Code::kNotFound, "--results: no row \"{}\" of {} there", made.Name(), who);
@@ -224,7 +230,17 @@ Result<int> TimeOnCpu(const BenchAttentionOptions& o) {
 
 // Kept results beside their peers: needs no GPU.
 Result<int> ShowResults(const BenchAttentionOptions& o) {
-  FATHOM_ASSIGN_OR_RETURN(const AttentionResults results, LoadResults(o.results));
+  FATHOM_ASSIGN_OR_RETURN(AttentionResults results, LoadResults(o.results));
+  if (o.op != "" && o.op != "decode" && o.op != "prefill") {
+    return Err(Code::kInvalidArgument, "--results --op {}: the table has decode and prefill", o.op);
+  }
+  std::erase_if(results.rows, [&o](const AttentionRow& row) {
+    return (!o.op.empty() && row.decode != (o.op == "decode")) ||
+           row.shape.find(o.run.only) == std::string::npos;
+  });
+  if (results.rows.empty()) {
+    return Err(Code::kNotFound, "--results: no row there whose name contains \"{}\"", o.run.only);
+  }
   const cost::Hardware* hardware = cost::FindHardware(results.gpu);
   if (hardware == nullptr) {
     return Err(Code::kInvalidArgument, "--results: measured on \"{}\", whose roofs are not known",
@@ -306,6 +322,7 @@ void AddBenchAttention(Commands& commands) {
   app->add_option("--threads", o->cpu.threads, "CPU threads; 0: all")->capture_default_str();
   app->add_option("--cpu-isa", o->cpu.cpu_isa, "Force CPU kernels; empty: the best");
 
+  constexpr int kMaxTokens = 1 << 30;
   const char* group = "One shape (--explain needs no GPU; --device cpu)";
   app->add_flag("--explain", o->explain, "What the shape costs, what bounds it, how it is planned")
       ->group(group);
@@ -316,11 +333,14 @@ void AddBenchAttention(Commands& commands) {
   option("--heads", o->heads, "Query heads, or QUERY/KV");
   option("--dims", o->dims, "Head dim, QK/V, or mla (576/512, one kv head)");
   option("--lengths", o->lengths, "Keys of the sequences: [COUNTx]KEYS,... with k = 1024");
-  option("--queries", o->queries, "Query tokens of each sequence; 0: 1 to decode, all to prefill");
-  option("--page", o->page, "Tokens of a page; 0: contiguous (prefill)");
+  option("--queries", o->queries, "Query tokens of each sequence; 0: 1 to decode, all to prefill")
+      ->check(CLI::Range(0, kMaxTokens));
+  option("--page", o->page, "Tokens of a page; 0: contiguous (prefill)")
+      ->check(CLI::Range(0, kMaxTokens));
   app->add_flag("--full", o->full, "No causal mask")->group(group);
-  option("--window", o->window, "Keep keys at most this far from the query; -1: all");
-  option("--anchors", o->anchors, "... and the first so many");
+  option("--window", o->window, "Keep keys at most this far from the query; -1: all")
+      ->check(CLI::Range(-1, kMaxTokens));
+  option("--anchors", o->anchors, "... and the first so many")->check(CLI::Range(0, kMaxTokens));
   option("--dtype", o->dtype, "Of queries and outputs, as safetensors names it");
   option("--cache", o->cache, "bf16, int8 or fp8")->check(CLI::IsMember({"bf16", "int8", "fp8"}));
   option("--reduction", o->reduction, "balanced, batch-invariant or spans")
@@ -329,7 +349,8 @@ void AddBenchAttention(Commands& commands) {
       ->delimiter(',')
       ->group(group);
   option("--global-gb-per-s", o->global_gb_per_s,
-         "Measured bandwidth for policy handbook-io; 0: the data sheet's");
+         "Measured bandwidth for policy handbook-io; 0: the data sheet's")
+      ->check(CLI::Range(0.0, 1e6));
 }
 
 }  // namespace fathom::cli

@@ -5,11 +5,14 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "base/strings.h"
@@ -86,6 +89,11 @@ int Main(int argc, char** argv) {
     return kExitBadInput;
   }
   const Result<int> result = commands.chosen()();
+  // A full disk behind standard output is an error, not a result.
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    fmt::print(stderr, "fathom: standard output: cannot write: {}\n", std::strerror(errno));
+    return kExitBadInput;
+  }
   if (result) return *result;
   fmt::print(stderr, "fathom: {}\n", result.error().message);
   return ExitCodeFor(result.error().code);
@@ -97,6 +105,9 @@ int Main(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return fathom::cli::Main(argc, argv);
+  } catch (const std::system_error& error) {  // how fmt::print says that it cannot write
+    std::fprintf(stderr, "fathom: %s\n", error.what());
+    return fathom::cli::kExitBadInput;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "fathom: internal error: %s\n", error.what());
     return fathom::cli::kExitInternal;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 
 #include "cli/terminal.h"
 #include "diagnose/readers/reader.h"
@@ -41,6 +42,17 @@ Result<diagnose::Timeline> ReadArtifacts(const std::vector<std::string>& paths,
   if (scrape_seconds > 0 && std::none_of(paths.begin(), paths.end(), IsUrl)) {
     return Err(Code::kInvalidArgument,
                "--for {}: expected an http:// address to scrape, found none", scrape_seconds);
+  }
+  // The same recording twice would count each of its steps twice.
+  for (size_t i = 0; i < paths.size(); ++i) {
+    std::error_code error;
+    const auto same = [&](const std::string& other) {
+      return other == paths[i] ||
+             (!IsUrl(other) && std::filesystem::equivalent(other, paths[i], error));
+    };
+    if (std::any_of(paths.begin(), paths.begin() + static_cast<std::ptrdiff_t>(i), same)) {
+      return Err(Code::kInvalidArgument, "{}: given twice", paths[i]);
+    }
   }
   const auto open = [&](const std::string& file) {
     return scrape_seconds > 0 && IsUrl(file) ? ScrapeInput(file, scrape_seconds)

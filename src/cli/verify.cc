@@ -72,6 +72,11 @@ void AddVerify(Commands& commands) {
       ->capture_default_str();
   app->add_option("--tolerance", options->verify.tolerance,
                   "Relative error that counts as divergence")
+      ->check([](const std::string& text) {
+        char* end = nullptr;
+        const double value = std::strtod(text.c_str(), &end);
+        return value > 0 && value < 1e9 && *end == 0 ? std::string() : "expected a number above 0";
+      })
       ->capture_default_str();
 }
 

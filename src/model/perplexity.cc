@@ -52,9 +52,9 @@ Result<std::vector<double>> WindowBits(StepRunner& runner, int vocab_size,
 Result<std::vector<double>> TokenBits(StepRunner& runner, int vocab_size,
                                       std::span<const int32_t> ids, int32_t rope_row,
                                       const Windows& windows, ThreadPool& pool) {
-  if (windows.stride < 1 || windows.stride > windows.window || windows.chunk < 1) {
+  if (windows.stride < 1 || windows.stride >= windows.window || windows.chunk < 1) {
     return Err(Code::kInvalidArgument,
-               "windows of {} tokens every {}: expected 1 <= stride <= window", windows.window,
+               "windows of {} tokens every {}: expected 1 <= stride < window", windows.window,
                windows.stride);
   }
   const auto count = static_cast<int64_t>(ids.size());

@@ -45,8 +45,8 @@ Result<std::unique_ptr<LoadedSession>> LoadSession(const std::string& directory,
   FATHOM_ASSIGN_OR_RETURN(const kernels::cpu::KernelTable* cpu,
                           kernels::cpu::Select(options.cpu_isa));
   loaded->cpu_isa_ = cpu->isa;
-  loaded->pool_ =
-      std::make_unique<ThreadPool>(options.num_threads == 0 ? UsableCpus() : options.num_threads);
+  FATHOM_ASSIGN_OR_RETURN(const int threads, ThreadsFor(options.num_threads));
+  loaded->pool_ = std::make_unique<ThreadPool>(threads);
 
   FATHOM_ASSIGN_OR_RETURN(text::Tokenizer tokenizer, text::Tokenizer::LoadModel(directory));
   auto chat_template = text::ChatTemplate::Select(tokenizer, options.chat_template);

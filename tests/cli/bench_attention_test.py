@@ -114,6 +114,27 @@ def test_kept_results_beside_peers():
     assert cells[6] == f"{ours:.1f}" and cells[10] == f"{peer / ours:.2f}"
 
 
+def test_kept_results_of_other_shapes_do_not_count():
+    kept = ["--results", str(RESULTS)]
+    for arguments, says in ((["--dims", "192/128"], "no row"), (["--dtype", "F16"], "are of BF16"),
+                            (["--page", "16"], "pages of 64")):
+        done = fathom("attention", "--explain", *arguments, *kept)
+        assert done.returncode == 2 and says in done.stderr, done.stderr
+    many = fathom("attention", "--explain", "--lengths", "1000000x1")
+    assert many.returncode == 2 and "expected at most 1048576" in many.stderr
+    assert "no row there" in fathom("attention", *kept, "--only", "zzz").stderr
+    only = fathom("attention", *kept, "--only", "mla 128h").stdout
+    assert "mla 128h" in only and "gqa" not in only
+
+
+def test_a_full_disk_behind_standard_output_is_an_error():
+    for arguments in (["attention", "--explain"], ["claims"]):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([FATHOM, "bench", *arguments], stdout=full,
+                                  stderr=subprocess.PIPE, text=True, timeout=60, cwd=ROOT)
+        assert done.returncode == 2 and "No space left" in done.stderr
+
+
 def test_claims(tmp_path):
     found = document("bench_claims.schema.json", "claims")
     rows = {row["id"]: row for row in found["claims"]}

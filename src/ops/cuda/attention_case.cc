@@ -47,7 +47,10 @@ std::string AttentionCase::Name() const {
   } else if (call.latent) {
     name = fmt::format("mla {}h {}", call.heads, code);
   } else {
-    name = fmt::format("gqa {}/{}h d{} {}", call.heads, call.kv_heads, call.dim_v, code);
+    name = fmt::format("gqa {}/{}h d{} {}", call.heads, call.kv_heads,
+                       call.dim_qk == call.dim_v ? std::to_string(call.dim_v)
+                                                 : fmt::format("{}/{}", call.dim_qk, call.dim_v),
+                       code);
   }
   const auto& sequences = call.sequences;
   for (size_t first = 0, next = 0; first < sequences.size(); first = next) {

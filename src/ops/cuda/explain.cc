@@ -113,6 +113,7 @@ Result<Explanation> Explain(const AttentionCase& problem, const cost::Hardware& 
   for (const std::string& name : names) {
     FATHOM_ASSIGN_OR_RETURN(PolicyRow row,
                             EvaluatePolicy(name, problem, hardware, options.global_gb_per_s));
+    if (name == "fathom") row.obstacle = e.schedule ? "" : "no plan on this GPU, see above";
     e.policies.push_back(std::move(row));
   }
   return e;

@@ -29,6 +29,19 @@ ScheduleReport Report(std::string mapping, int64_t blocks, const AttentionKernel
 Result<std::vector<WorkUnit>> ListUnits(const AttentionCase& problem, int tile_queries,
                                         int tile_keys) {
   const cost::AttentionCall& call = problem.call;
+  // What is walked one by one below and by the schedules.
+  constexpr int64_t kMaxUnits = int64_t{1} << 20;
+  int64_t tiles = 0;
+  for (const cost::AttentionSequence& s : call.sequences) {
+    tiles += (s.queries + tile_queries - 1) / tile_queries;
+  }
+  const int64_t pairs = tiles * (problem.decode ? call.kv_heads : call.heads);
+  if (pairs > kMaxUnits) {
+    return Err(Code::kResourceExhausted,
+               "{} tiles of {} queries and heads in all: expected at most {}; fewer or shorter "
+               "sequences, or fewer heads, have the same shape",
+               pairs, tile_queries, kMaxUnits);
+  }
   std::vector<WorkUnit> units;
   const auto count = [tile_keys](int64_t keys) { return (keys + tile_keys - 1) / tile_keys; };
   if (call.window < 0) {
