@@ -25,19 +25,6 @@ Status WriteAll(int fd, const std::string& path, std::string_view text) {
   return {};
 }
 
-Status WriteInPlace(const std::string& path,
-                    const std::function<Status(const WritePiece& write)>& produce) {
-  const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
-  if (fd < 0) {
-    return Err(Code::kInvalidArgument, "{}: cannot write: {}", path, std::strerror(errno));
-  }
-  Status status = produce([&](std::string_view piece) { return WriteAll(fd, path, piece); });
-  if (close(fd) != 0 && status) {
-    status = Err(Code::kResourceExhausted, "{}: cannot write: {}", path, std::strerror(errno));
-  }
-  return status;
-}
-
 }  // namespace
 
 Status WriteFile(const std::string& path, std::string_view text) {
@@ -53,25 +40,29 @@ Status WriteFileInPieces(const std::string& path,
   }
   // A device or a pipe is written to, not replaced; behind a link the file it names is.
   struct stat found;
+  const bool exists = stat(path.c_str(), &found) == 0;
+  const bool replace = !exists || S_ISREG(found.st_mode);
   std::string target = path;
-  if (stat(path.c_str(), &found) == 0) {
-    if (!S_ISREG(found.st_mode)) return WriteInPlace(path, produce);
+  if (exists && replace) {
     std::error_code error;
     if (const auto real = std::filesystem::canonical(path, error); !error) target = real.string();
   }
-  const std::string temporary = fmt::format("{}.{}.tmp", target, getpid());
-  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  const std::string written = replace ? fmt::format("{}.{}.tmp", target, getpid()) : path;
+  const int flags = replace ? O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC : O_WRONLY | O_CLOEXEC;
+  const int fd = open(written.c_str(), flags, 0666);
   if (fd < 0) {
-    return Err(Code::kInvalidArgument, "{}: cannot create: {}", path, std::strerror(errno));
+    return Err(Code::kInvalidArgument, "{}: cannot {}: {}", path, replace ? "create" : "write",
+               std::strerror(errno));
   }
   Status status = produce([&](std::string_view piece) { return WriteAll(fd, path, piece); });
   if (close(fd) != 0 && status) {
     status = Err(Code::kResourceExhausted, "{}: cannot write: {}", path, std::strerror(errno));
   }
-  if (status && std::rename(temporary.c_str(), target.c_str()) != 0) {
+  if (!replace) return status;
+  if (status && std::rename(written.c_str(), target.c_str()) != 0) {
     status = Err(Code::kInvalidArgument, "{}: cannot replace: {}", path, std::strerror(errno));
   }
-  if (!status) unlink(temporary.c_str());
+  if (!status) unlink(written.c_str());
   return status;
 }
 
