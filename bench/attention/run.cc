@@ -9,10 +9,13 @@
 
 #include "backward_case.h"
 #include "base/write_file.h"
+#include "cost/hardware.h"
 #include "decode_cases.h"
 #include "device.h"
+#include "kernels/cuda/cublas_gemm.h"
 #include "merge_case.h"
 #include "micro.h"
+#include "mla_prefill_case.h"
 #include "prefill_case.h"
 #include "writer_case.h"
 
@@ -195,6 +198,97 @@ void TimePrefill(const ops::GpuLimits& gpu, const ops::TuningTable& tuning, int 
                                  {"tflops", tflops},
                                  {"error", errors.out},
                                  {"plan", run.plan().Describe()}});
+    }
+  }
+}
+
+// cuBLAS is asked for here first; without it, MLA prefill is neither checked nor timed.
+Result<kernels::cuda::GemmFunction> MakeGemm() {
+  FATHOM_ASSIGN_OR_RETURN(const auto cublas, kernels::cuda::CublasGemm::Create());
+  return kernels::cuda::GemmFunction(
+      [cublas](const kernels::cuda::GemmParams& params, cudaStream_t stream) {
+        return cublas->Multiply(params, stream);
+      });
+}
+
+int CheckMlaPrefill(const ops::GpuLimits& gpu, const Filter& filter, Json& json) {
+  const auto gemm = MakeGemm();
+  int failures = 0;
+  for (const MlaPrefillCase& shape : MlaPrefillCheckCases()) {
+    for (const auto& variant : kPrefillVariants) {
+      const std::string name = "prefill " + shape.name + variant.name;
+      if (!filter.Wants(name, shape.num_heads * Sum(shape.kv_lengths))) continue;
+      if (!gemm) {
+        fmt::print("{:<66} {}\n", name, gemm.error().message);
+        return failures + 1;
+      }
+      MlaPrefillRun run(shape, {.portable = variant.options.portable}, gpu, *gemm);
+      run.Run();
+      const auto first = run.Output();
+      const AttentionErrors errors = run.CompareFloat64(48);
+      run.Run();
+      const bool same = run.Output() == first;
+      const bool ok =
+          errors.finite && errors.out <= kTolerance && errors.lse <= kMlaLseTolerance && same;
+      failures += ok ? 0 : 1;
+      fmt::print("{:<66} {:>9.2e} {:>9.2e} {}{}\n", name, errors.out, errors.lse,
+                 ok ? "ok" : "FAILED", same ? "" : ", bits differ");
+      json["checks"].push_back(
+          {{"case", name}, {"error", errors.out}, {"lse_error", errors.lse}, {"ok", ok}});
+    }
+  }
+  return failures;
+}
+
+// Beside the same attention over keys and values that are there: the difference is what it takes to
+// expand latents and to merge parts. The floor: both products at the data sheet's rate.
+void TimeMlaPrefill(const ops::GpuLimits& gpu, const cost::Hardware* hardware,
+                    const ops::TuningTable& tuning, int repeats, const Filter& filter, Json& json) {
+  const auto gemm = MakeGemm();
+  fmt::print("{:<40} {:>9} {:>12} {:>8} {:>9} {:>6} {:>9} {:>10}\n", "prefill from latents", "us",
+             "ready K/V us", "TFLOP/s", "floor us", "parts", "MiB", "error");
+  for (const MlaPrefillCase& shape : MlaPrefillTimeCases()) {
+    for (const auto& variant : kPrefillVariants) {
+      const std::string name = shape.name + variant.name;
+      if (!filter.Wants(name, Sum(shape.kv_lengths))) continue;
+      if (!gemm) {
+        fmt::print("{:<40} {}\n", name, gemm.error().message);
+        return;
+      }
+      const bool portable = variant.options.portable;
+      MlaPrefillRun run(shape, {.portable = portable, .tuning = tuning.Prefill(192, 128)}, gpu,
+                        *gemm);
+      run.Run();
+      const AttentionErrors errors = run.CompareFloat64(8);
+      if (!errors.finite || !(errors.out <= kTolerance)) {
+        fmt::print("{:<40} wrong: error {:.2e}\n", name, errors.out);
+        continue;
+      }
+      const double us = run.TimeUs(repeats, L2::kDirty);
+      PrefillRun ready({.num_heads = shape.num_heads,
+                        .num_kv_heads = shape.num_heads,
+                        .dim_qk = 192,
+                        .dim_v = 128,
+                        .kv_lengths = shape.kv_lengths,
+                        .query_tokens = shape.query_tokens},
+                       {.portable = portable, .tuning = tuning.Prefill(192, 128)}, gpu);
+      ready.Run();
+      const double ready_us = ready.TimeUs(repeats, L2::kDirty);
+      const double flops = run.AttentionFlops() + run.ExpansionFlops();
+      const double floor_us = hardware == nullptr ? 0 : flops / hardware->bf16_flops_per_s * 1e6;
+      const ops::MlaPrefillPlan& plan = run.plan();
+      fmt::print("{:<40} {:>9.1f} {:>12.1f} {:>8.1f} {:>9.1f} {:>6} {:>9.1f} {:>10.2e}\n", name, us,
+                 ready_us, flops / us * 1e-6, floor_us, plan.num_parts,
+                 static_cast<double>(plan.workspace_bytes) / (1 << 20), errors.out);
+      json["mla_prefill"].push_back({{"shape", shape.name},
+                                     {"variant", portable ? "portable" : "balanced"},
+                                     {"us", us},
+                                     {"ready_us", ready_us},
+                                     {"floor_us", floor_us},
+                                     {"tflops", flops / us * 1e-6},
+                                     {"workspace_bytes", plan.workspace_bytes},
+                                     {"error", errors.out},
+                                     {"plan", plan.Describe()}});
     }
   }
 }
@@ -503,6 +597,7 @@ Result<AttentionBenchResult> RunAttentionBench(const AttentionBenchOptions& opti
   if (options.check) {
     if (options.decode) failures += CheckDecode(gpu, filter, json);
     if (options.prefill) failures += CheckPrefill(gpu, filter, json);
+    if (options.prefill) failures += CheckMlaPrefill(gpu, filter, json);
     if (options.write) failures += CheckWriter(gpu, filter, json);
     if (options.backward) failures += CheckBackward(gpu, filter, json);
     if (options.merge) failures += CheckMerge(gpu, filter, json);
@@ -510,6 +605,10 @@ Result<AttentionBenchResult> RunAttentionBench(const AttentionBenchOptions& opti
   if (options.time) {
     if (options.decode) TimeDecode(gpu, tuning, options.repeats, filter, json);
     if (options.prefill) TimePrefill(gpu, tuning, options.repeats, filter, json);
+    if (options.prefill) {
+      TimeMlaPrefill(gpu, cost::FindHardware(properties.name), tuning, options.repeats, filter,
+                     json);
+    }
     if (options.write) TimeWriter(gpu, options.repeats, filter, json);
     if (options.backward) TimeBackward(gpu, options.repeats, filter, json);
     if (options.merge) TimeMerge(gpu, options.repeats, filter, json);

@@ -3,10 +3,13 @@
 // reads device memory from the host or synchronises, so all can be captured into a graph.
 #include <cuda_runtime_api.h>
 
+#include <functional>
+
 #include "kernels/cuda/backward_params.h"
 #include "kernels/cuda/cache_write_params.h"
 #include "kernels/cuda/decode_params.h"
 #include "kernels/cuda/merge_states_params.h"
+#include "kernels/cuda/mla_prefill_params.h"
 #include "kernels/cuda/prefill_params.h"
 
 namespace fathom::kernels::cuda {
@@ -79,5 +82,18 @@ cudaError_t RunPrefillSm80(const PrefillParams& params, cudaStream_t stream);
 // Finds the instantiation; cudaErrorNotSupported when there is none.
 cudaError_t RunPrefill(int dim_qk, int dim_v, const PrefillParams& params, cudaStream_t stream);
 cudaError_t RunPrefillSm90(int dim_qk, int dim_v, const PrefillParams& params, cudaStream_t stream);
+
+// Multiplies on the stream (CublasGemm; on an emulated GPU, the host).
+using GemmFunction = std::function<cudaError_t(const GemmParams&, cudaStream_t)>;
+
+// MLA prefill from latent pages. Prepare, once a step for all layers: where sequences' keys lie in
+// the parts, and the parts' query tiles, for prefill kernels of `rows` query rows. Run, once a
+// layer: gathers, expands and attends to part after part, and merges the results.
+cudaError_t PrepareMlaPrefill(const MlaPrefillParams& params, int rows, cudaStream_t stream);
+cudaError_t RunMlaPrefill(const MlaPrefillParams& params, const GemmFunction& gemm,
+                          cudaStream_t stream);
+// Of these, the kernels.
+cudaError_t PrepareMlaParts(const MlaPrefillParams& params, cudaStream_t stream);
+cudaError_t GatherLatents(const MlaPrefillParams& params, int part, cudaStream_t stream);
 
 }  // namespace fathom::kernels::cuda

@@ -61,6 +61,7 @@ __global__ __launch_bounds__(kWarps * 32) void MergeStatesKernel(
       }
     }
   }
+  __syncwarp();  // all lanes have read what the result may be written over
   const float scale = sum > 0 ? 1.f / sum : 0.f;
 #pragma unroll
   for (int c = 0; c < kChunks; ++c) {

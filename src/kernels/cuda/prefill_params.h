@@ -24,12 +24,18 @@ struct PrefillParams {
   // page_tokens rows, sequence i at rows [kv_starts[i], kv_starts[i] + kv_lengths[i]).
   PagedPlane k;
   PagedPlane v;
+  // 192/128 only: the last 64 elements of keys, one row for all heads, in the rows that k has; then
+  // k has 128. Null: k has all 192.
+  PagedPlane k_pe;
   int64_t num_pages = 0;
   int64_t page_tokens = 0;
   const int32_t* page_table = nullptr;
   int64_t page_table_stride = 0;
-  const int32_t* kv_starts = nullptr;     // [num_sequences], contiguous only
-  const int32_t* kv_lengths = nullptr;    // [num_sequences], the queries' own keys included
+  const int32_t* kv_starts = nullptr;   // [num_sequences], contiguous only
+  const int32_t* kv_lengths = nullptr;  // [num_sequences], the queries' own keys included
+  // [num_sequences], where the keys are a part of the sequence's: its tokens from the first of them
+  // on. Null: kv_lengths.
+  const int32_t* causal_lengths = nullptr;
   const int32_t* query_starts = nullptr;  // [num_sequences + 1]
 
   void* out = nullptr;  // bf16 [num_tokens, num_heads, head_dim_v]; strides multiples of 8
@@ -37,7 +43,8 @@ struct PrefillParams {
   int64_t out_head_stride = 0;
   float* lse = nullptr;  // natural log; [num_tokens, num_heads]; may be null
   float scale = 0;       // > 0
-  // Causal: query i of n sees keys [0, kv_length - n + 1 + i). Else all of the sequence's keys.
+  // Causal: query i of n sees keys [0, causal_length - n + 1 + i), those that there are. Else all
+  // of the sequence's keys.
   bool causal = true;
   // Causal only: the query at position p sees key k when p - k <= window or k < anchors. Tiles that
   // no query of a tile sees are not visited.

@@ -16,18 +16,26 @@ struct PrefillTiles {
   int32_t skipped = 0;
 };
 
+// Position of a sequence's first query, counted from the first key.
+FATHOM_HOST_DEVICE inline int PrefillFirstPosition(const PrefillParams& params, int sequence,
+                                                   int queries) {
+  return (params.causal_lengths != nullptr ? params.causal_lengths : params.kv_lengths)[sequence] -
+         queries;
+}
+
+// Of rows [row, row + rows) of a sequence whose first query is at `position`.
 FATHOM_HOST_DEVICE inline PrefillTiles PrefillTilesOf(const PrefillParams& params, int kv_tokens,
-                                                      int queries, int row, int rows,
+                                                      int position, int queries, int row, int rows,
                                                       int tile_keys = kPrefillTileKeys) {
   int keys = kv_tokens;
   if (params.causal) {
-    const int end = row + rows < queries ? row + rows : queries;
-    keys += end - queries;
+    const int end = position + (row + rows < queries ? row + rows : queries);
+    if (end < keys) keys = end;
   }
   PrefillTiles tiles;
   if (keys <= 0) return tiles;
   tiles.count = (keys + tile_keys - 1) / tile_keys;
-  const int64_t first_visible = int64_t{kv_tokens} - queries + row - params.window;
+  const int64_t first_visible = int64_t{position} + row - params.window;
   if (!params.causal || first_visible <= 0) return tiles;
   const auto window_tile = static_cast<int32_t>(first_visible / tile_keys);
   const int32_t anchor_tiles = (params.anchors + tile_keys - 1) / tile_keys;

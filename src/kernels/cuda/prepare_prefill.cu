@@ -21,11 +21,13 @@ __global__ __launch_bounds__(kThreads) void PreparePrefillKernel(
     for (int sequence = 0; sequence < params.num_sequences; ++sequence) {
       const int queries = params.query_starts[sequence + 1] - params.query_starts[sequence];
       const int kv_tokens = params.kv_lengths[sequence];
+      const int position = PrefillFirstPosition(params, sequence, queries);
       for (int row = static_cast<int>(threadIdx.x) * rows; row < queries; row += kThreads * rows) {
         const int bucket =
             kBuckets - 1 -
             min(kBuckets - 1,
-                PrefillTilesOf(params, kv_tokens, queries, row, rows).count / bucket_tiles);
+                PrefillTilesOf(params, kv_tokens, position, queries, row, rows).count /
+                    bucket_tiles);
         const int place = atomicAdd(&starts[bucket], 1);
         if (pass == 1) params.tiles[place] = {sequence, row};
       }

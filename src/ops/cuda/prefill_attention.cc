@@ -145,7 +145,17 @@ Status CheckPrefillParams(const PrefillAttentionPlan& plan, const cuda::PrefillP
                  stride);
     }
   }
-  for (const cuda::PagedPlane& plane : {params.k, params.v}) {
+  const bool pe = params.k_pe.base != nullptr;
+  if (pe) {
+    FATHOM_TRY(require("k_pe", params.k_pe.base, 16));
+    if (plan.shape.head_dim_qk == plan.shape.head_dim_v) {
+      return Err(
+          Code::kInvalidArgument,
+          "prefill attention: a plane of rotated keys with head dims {}/{}: expected 192/128",
+          plan.shape.head_dim_qk, plan.shape.head_dim_v);
+    }
+  }
+  for (const cuda::PagedPlane& plane : {params.k, params.v, pe ? params.k_pe : params.k}) {
     for (const int64_t stride :
          {plane.page_stride_bytes, plane.token_stride_bytes, plane.head_stride_bytes}) {
       if (stride <= 0 || stride % 16 != 0 || stride >= int64_t{1} << 40) {

@@ -88,7 +88,8 @@ TEST(PrefillTiles, CoverWindowAndAnchors) {
     for (const auto& [kv, queries, row] :
          {std::tuple{2000, 2000, 0}, {2000, 2000, 1024}, {2000, 100, 64}, {2000, 2000, 1920}}) {
       constexpr int kRows = 128;
-      const auto tiles = kernels::cuda::PrefillTilesOf(params, kv, queries, row, kRows);
+      const auto tiles =
+          kernels::cuda::PrefillTilesOf(params, kv, kv - queries, queries, row, kRows);
       std::vector<int> seen(static_cast<size_t>(kv) / kernels::cuda::kPrefillTileKeys + 1);
       for (int r = row; r < std::min(row + kRows, queries); ++r) {
         const int position = kv - queries + r;

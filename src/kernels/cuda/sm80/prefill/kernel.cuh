@@ -39,11 +39,12 @@ class Prefill {
     query_begin_ = params_.query_starts[sequence_];
     queries_ = params_.query_starts[sequence_ + 1] - query_begin_;
     kv_tokens_ = params_.kv_lengths[sequence_];
-    tiles_ = PrefillTilesOf(params_, kv_tokens_, queries_, row_, Config::kRows, kKeys);
+    position_ = PrefillFirstPosition(params_, sequence_, queries_);
+    tiles_ = PrefillTilesOf(params_, kv_tokens_, position_, queries_, row_, Config::kRows, kKeys);
     Begin();
     if (tiles_.count > 0) {
       LoadQueries();
-      LoadRows<Config::kDimQk>(params_.k, k_, TileAt(tiles_.count - 1));
+      LoadKeys(TileAt(tiles_.count - 1));
       ptx::CopyCommit();
 #pragma unroll 1
       for (int visit = tiles_.count - 1; visit >= 0; --visit) Turn(visit);
@@ -95,7 +96,7 @@ class Prefill {
   }
 
   // Where this thread's 16 bytes of a key's row are.
-  __device__ __forceinline__ const char* RowOf(const PagedPlane& plane, int key) const {
+  __device__ __forceinline__ const char* RowOf(const PagedPlane& plane, int head, int key) const {
     int64_t page = 0;
     int64_t token = key;
     if (params_.page_table != nullptr) {
@@ -106,39 +107,51 @@ class Prefill {
       token += params_.kv_starts[sequence_];
     }
     return static_cast<const char*>(plane.base) + page * plane.page_stride_bytes +
-           token * plane.token_stride_bytes + kv_head_ * plane.head_stride_bytes +
-           threadIdx.x % 8 * 16;
+           token * plane.token_stride_bytes + head * plane.head_stride_bytes + threadIdx.x % 8 * 16;
   }
 
   // The keys or values of a tile. 16 rows are always in one page, all of them where pages are not
   // smaller: then one address serves the tile.
-  template <int kDim>
-  __device__ __forceinline__ void LoadRows(const PagedPlane& plane, const Tile<kKeys>& target,
-                                           int tile) const {
+  template <int kFirstBlock, int kBlocks>
+  __device__ __forceinline__ void LoadRows(const PagedPlane& plane, int head,
+                                           const Tile<kKeys>& target, int tile) const {
     const int thread = static_cast<int>(threadIdx.x);
     const int key = tile * kKeys + thread / 8;
     const bool small_pages = params_.page_table != nullptr && params_.page_tokens < kKeys;
-    const char* source = RowOf(plane, min(key, kv_tokens_ - 1));
+    const char* source = RowOf(plane, head, min(key, kv_tokens_ - 1));
 #pragma unroll
     for (int i = 0; i < kKeys / 16; ++i) {
       const bool live = key + i * 16 < kv_tokens_;
       if (i > 0) {
         source += 16 * plane.token_stride_bytes;
-        if (small_pages && live) source = RowOf(plane, key + i * 16);
+        if (small_pages && live) source = RowOf(plane, head, key + i * 16);
       }
 #pragma unroll
-      for (int block = 0; block < kDim / 64; ++block) {
-        ptx::CopyAsync(target.Chunk(i * 16 + thread / 8, block * 8 + thread % 8),
+      for (int block = 0; block < kBlocks; ++block) {
+        ptx::CopyAsync(target.Chunk(i * 16 + thread / 8, (kFirstBlock + block) * 8 + thread % 8),
                        source + block * 128, live);
       }
     }
+  }
+
+  __device__ __forceinline__ void LoadKeys(int tile) const {
+    constexpr int kBlocks = Config::kDimQk / 64;
+    if constexpr (Config::kDimQk > Config::kDimV) {
+      if (params_.k_pe.base != nullptr) {  // keys in two planes
+        constexpr int kPeBlocks = (Config::kDimQk - Config::kDimV) / 64;
+        LoadRows<0, kBlocks - kPeBlocks>(params_.k, kv_head_, k_, tile);
+        LoadRows<kBlocks - kPeBlocks, kPeBlocks>(params_.k_pe, 0, k_, tile);
+        return;
+      }
+    }
+    LoadRows<0, kBlocks>(params_.k, kv_head_, k_, tile);
   }
 
   __device__ __forceinline__ void Turn(int visit) {
     const int tile = TileAt(visit);
     ptx::CopyWait<0>();
     __syncthreads();  // the keys are there, and the last values have been read
-    LoadRows<Config::kDimV>(params_.v, v_, tile);
+    LoadRows<0, Config::kDimV / 64>(params_.v, kv_head_, v_, tile);
     ptx::CopyCommit();
     float s[kRowTiles][kKeyTiles][4];
     Scores(s);
@@ -146,7 +159,7 @@ class Prefill {
     Softmax(s);
     ptx::CopyWait<0>();
     __syncthreads();  // the values are there, and the keys have been read
-    if (visit > 0) LoadRows<Config::kDimQk>(params_.k, k_, TileAt(visit - 1));
+    if (visit > 0) LoadKeys(TileAt(visit - 1));
     ptx::CopyCommit();
     Values(s);
   }
@@ -176,7 +189,7 @@ class Prefill {
   }
 
   __device__ __forceinline__ void Mask(int tile, float (&s)[kRowTiles][kKeyTiles][4]) const {
-    const int first = kv_tokens_ - queries_ + row_ + warp_row_;  // position of the warp's first row
+    const int first = position_ + row_ + warp_row_;  // position of the warp's first row
     const int last = first + kRowTiles * 16 - 1;
     const int begin = tile * kKeys;
     const int end = begin + kKeys;
@@ -306,6 +319,7 @@ class Prefill {
   int query_begin_ = 0;
   int queries_ = 0;
   int kv_tokens_ = 0;
+  int position_ = 0;  // of the sequence's first query
   PrefillTiles tiles_;
   float base_[kRowTiles * 2];  // log2
   float sum_[kRowTiles * 2];   // of this thread's columns

@@ -16,6 +16,7 @@ struct PrefillConfig {
   static constexpr int kStages = 2;
   static constexpr int kQStages = kDimQk > 128 ? 1 : 2;
   static constexpr int kQkBlocks = kDimQk / 64;  // of 64 elements: one 128-byte swizzle row
+  static constexpr int kPeBlocks = kDimQk > kDimV ? (kDimQk - kDimV) / 64 : 0;
   static constexpr int kVBlocks = kDimV / 64;
   static constexpr int kThreads = 128 * (kGroups + 1);
   // Registers of a thread after setmaxnreg. Their sum may not exceed what the block was launched

@@ -99,11 +99,11 @@ class PrefillConsumer {
   // Which tiles the rows of this warpgroup see in full.
   __device__ __forceinline__ void Begin(int slot) {
     const PrefillWork& work = Work(slot);
-    const int first = work.kv_tokens - work.queries + work.row + group_ * 64;  // positions
+    const int first = work.position + work.row + group_ * 64;  // positions
     const int last = first + 63;
     const int all_see = params_.causal ? min(first + 1, work.kv_tokens) : work.kv_tokens;
     full_tiles_ = Uniform(all_see < 0 ? 0 : all_see / kKeys);
-    const bool window = params_.window < work.kv_tokens;
+    const bool window = params_.window < work.position + work.queries;
     window_tile_ = Uniform(window ? max(0, last - params_.window + kKeys - 1) / kKeys : 0);
   }
   __device__ __forceinline__ int LastTile(int slot) const { return TileAt(slot, Count(slot) - 1); }
@@ -294,7 +294,7 @@ class PrefillConsumer {
     const PrefillWork& work = Work(slot);
     const int row =
         work.row + group_ * 64 + static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane_ / 4;
-    const int position = work.kv_tokens - work.queries + row;  // of the first row; the second: + 8
+    const int position = work.position + row;  // of the first row; the second: + 8
     // Relative to this lane's first key, so that what is compared with is constant.
     const int key = tile * kKeys + lane_ % 4 * 2;
     const int all = work.kv_tokens - key;

@@ -23,6 +23,7 @@ __global__ __launch_bounds__(Config::kThreads,
   if (threadIdx.x == 0) {
     ptx::TmaPrefetchMap(&maps.q);
     ptx::TmaPrefetchMap(&maps.k);
+    if (Config::kPeBlocks > 0) ptx::TmaPrefetchMap(&maps.k_pe);
     ptx::TmaPrefetchMap(&maps.v);
     shared.Initialise();
   }

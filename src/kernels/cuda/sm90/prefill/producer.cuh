@@ -85,7 +85,9 @@ class PrefillProducer {
     work.queries = params_.query_starts[tile.sequence + 1] - work.query_begin;
     work.kv_begin = paged_ ? 0 : params_.kv_starts[tile.sequence];
     work.kv_tokens = params_.kv_lengths[tile.sequence];
-    work.tiles = PrefillTilesOf(params_, work.kv_tokens, work.queries, work.row, Config::kRows);
+    work.position = PrefillFirstPosition(params_, tile.sequence, work.queries);
+    work.tiles = PrefillTilesOf(params_, work.kv_tokens, work.position, work.queries, work.row,
+                                Config::kRows);
     return work;
   }
 
@@ -124,7 +126,8 @@ class PrefillProducer {
     return box;
   }
 
-  template <int kBlocks>
+  // The last kPeBlocks blocks are those of k_pe.
+  template <int kBlocks, int kPeBlocks>
   __device__ __forceinline__ void LoadTile(const CUtensorMap* map, uint32_t target, uint32_t full,
                                            uint32_t empty, uint32_t phase, const Box& box) {
     if (lane_ == 0) {
@@ -135,8 +138,11 @@ class PrefillProducer {
     if (lane_ < boxes_) {
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block) {
-        ptx::TmaLoad4(target + block * (Config::kKeys * 128) + lane_ * box_tokens_ * 128, map, full,
-                      block * 64, box.token, box.head, box.page, ptx::kL2EvictLast);
+        const bool pe = block >= kBlocks - kPeBlocks;
+        ptx::TmaLoad4(target + block * (Config::kKeys * 128) + lane_ * box_tokens_ * 128,
+                      pe ? &maps_.k_pe : map, full, (pe ? block - kBlocks + kPeBlocks : block) * 64,
+                      box.token, pe && params_.k_pe.base != nullptr ? 0 : box.head, box.page,
+                      ptx::kL2EvictLast);
       }
     }
     __syncwarp();
@@ -164,16 +170,18 @@ class PrefillProducer {
 
   __device__ __forceinline__ void LoadK(const Box& box) {
     const int stage = k_.Stage();
-    LoadTile<Config::kQkBlocks>(&maps_.k, shared_.k + stage * Config::kKBytes, shared_.KFull(stage),
-                                shared_.KEmpty(stage), k_.Phase(), box);
+    LoadTile<Config::kQkBlocks, Config::kPeBlocks>(&maps_.k, shared_.k + stage * Config::kKBytes,
+                                                   shared_.KFull(stage), shared_.KEmpty(stage),
+                                                   k_.Phase(), box);
     k_.Next();
   }
   // Of the visit whose K came last.
   __device__ __forceinline__ void LoadPendingV() {
     if (!pending_) return;
     const int stage = v_.Stage();
-    LoadTile<Config::kVBlocks>(&maps_.v, shared_.v + stage * Config::kVBytes, shared_.VFull(stage),
-                               shared_.VEmpty(stage), v_.Phase(), pending_box_);
+    LoadTile<Config::kVBlocks, 0>(&maps_.v, shared_.v + stage * Config::kVBytes,
+                                  shared_.VFull(stage), shared_.VEmpty(stage), v_.Phase(),
+                                  pending_box_);
     v_.Next();
     pending_ = false;
   }

@@ -16,7 +16,17 @@ cudaError_t RunPrefillSm90(const PrefillParams& params, cudaStream_t stream) {
   cudaError_t status = MakePlaneMap(q, 1, params.num_heads, params.num_tokens, kDimQk, 64, &maps.q);
   if (status == cudaSuccess) {
     status = MakePlaneMap(params.k, params.num_pages, params.num_kv_heads, params.page_tokens,
-                          kDimQk, box_tokens, &maps.k);
+                          kDimQk - Config::kPeBlocks * 64, box_tokens, &maps.k);
+  }
+  if (status == cudaSuccess && Config::kPeBlocks > 0) {
+    PagedPlane pe = params.k_pe;
+    const bool shared = pe.base != nullptr;
+    if (!shared) {
+      pe = params.k;
+      pe.base = static_cast<const char*>(pe.base) + (kDimQk - Config::kPeBlocks * 64) * 2;
+    }
+    status = MakePlaneMap(pe, params.num_pages, shared ? 1 : params.num_kv_heads,
+                          params.page_tokens, Config::kPeBlocks * 64, box_tokens, &maps.k_pe);
   }
   if (status == cudaSuccess) {
     status = MakePlaneMap(params.v, params.num_pages, params.num_kv_heads, params.page_tokens,

@@ -11,6 +11,7 @@ namespace fathom::kernels::cuda::sm90 {
 struct PrefillMaps {
   CUtensorMap q;
   CUtensorMap k;
+  CUtensorMap k_pe;  // of the last kPeBlocks blocks of keys, where they are apart
   CUtensorMap v;
 };
 
@@ -24,6 +25,7 @@ struct PrefillWork {
   int32_t queries;
   int32_t kv_begin;  // contiguous: row of the first key
   int32_t kv_tokens;
+  int32_t position;  // of the first query, counted from the first key
   PrefillTiles tiles;
 
   __device__ __forceinline__ int TileAt(int visit) const {
