@@ -138,6 +138,14 @@ Result<int> Compare(const CompareOptions& options) {
     FATHOM_TRY(WriteFile(options.json, diagnose::CompareJson(comparison).dump(1) + "\n"));
   }
   if (options.json != "-") FATHOM_TRY(WriteFile("-", diagnose::CompareText(comparison, language)));
+  if (options.fail_over.empty()) return kExitDone;
+  if (!comparison.CanTell()) {
+    return Err(
+        Code::kInvalidArgument,
+        "--fail-over {}: expected {} steps or more of a phase and batch on both sides, found "
+        "none to judge by",
+        options.fail_over, diagnose::kMinSteps);
+  }
   return comparison.WorstSlowdown() > limit ? kExitGateFailed : kExitDone;
 }
 

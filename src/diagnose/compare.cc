@@ -22,12 +22,14 @@ std::vector<double> WallMs(const Diagnosis& d, const Bucket& bucket) {
   return ms;
 }
 
+// NaN for a single value, which shows no spread.
 double StandardError(const std::vector<double>& values) {
+  if (values.size() < 2) return kNaN;
   const double median = Median(values);
   std::vector<double> distance;
   for (const double v : values) distance.push_back(std::fabs(v - median));
   return kMedianError * kSigmaOfMad * Median(distance) /
-         std::sqrt(static_cast<double>(std::max<size_t>(values.size(), 1)));
+         std::sqrt(static_cast<double>(values.size()));
 }
 
 bool SameKind(const Bucket& a, const Bucket& b) {
@@ -111,6 +113,11 @@ double Comparison::WorstSlowdown() const {
     if (b.verdict == Verdict::kSlower) worst = std::max(worst, b.share());
   }
   return worst;
+}
+
+bool Comparison::CanTell() const {
+  return std::any_of(buckets.begin(), buckets.end(),
+                     [](const BucketChange& b) { return b.verdict != Verdict::kTooFew; });
 }
 
 Comparison Compare(const Diagnosis& before, const Diagnosis& after) {

@@ -27,7 +27,7 @@ struct BucketChange {
   double batch = 0;  // NaN: not stated
   size_t steps_before = 0, steps_after = 0;
   double before_ms = 0, after_ms = 0;  // medians of wall time
-  double error_ms = 0;                 // standard error of the difference, from both MADs
+  double error_ms = 0;  // standard error of the difference, from both MADs; NaN: one step on a side
   Verdict verdict = Verdict::kSame;
   std::vector<PartChange> parts;  // the largest differences first
 
@@ -57,6 +57,8 @@ struct Comparison {
 
   // The largest slowdown beyond noise, as a share; 0 when nothing became slower.
   double WorstSlowdown() const;
+  // Whether some bucket has enough steps on both sides to tell.
+  bool CanTell() const;
 };
 
 Comparison Compare(const Diagnosis& before, const Diagnosis& after);

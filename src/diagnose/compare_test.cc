@@ -77,6 +77,19 @@ TEST(Compare, TwoStepsTellNothing) {
   ASSERT_NE(Decode(c), nullptr);
   EXPECT_EQ(Decode(c)->verdict, Verdict::kTooFew);
   EXPECT_EQ(c.WorstSlowdown(), 0);
+  EXPECT_FALSE(c.CanTell());
+}
+
+TEST(Compare, OneStepShowsNoSpread) {
+  const Comparison c = Compare(Of({}), Of({}));
+  for (const BucketChange& b : c.buckets) {
+    EXPECT_EQ(std::isnan(b.error_ms), b.steps_before < 2) << b.steps_before;
+  }
+  EXPECT_TRUE(c.CanTell());
+  EXPECT_NE(CompareText(c, Language::kEnglish).find("one step shows no spread; 1 / 1 steps"),
+            std::string::npos);
+  EXPECT_EQ(CompareText(c, Language::kEnglish).find("error: 0 ms"), std::string::npos);
+  EXPECT_TRUE(CompareJson(c)["buckets"][0]["error_ms"].is_null());
 }
 
 // Steps of 5 ms that scatter by several percent.

@@ -220,15 +220,39 @@ TEST(Catalogue, OneOfAThingIsSaidSo) {
 
 TEST(Thresholds, ChangeByNameOrFail) {
   const auto changed = Thresholds::FromJson(
-      R"({"kv-copy.warn_share": 0.5, "kv-copy.handbook_abs_ms": {"enabled": true}})");
+      R"({"kv-copy.warn_share": 0.05, "kv-copy.handbook_abs_ms": {"enabled": true}})");
   ASSERT_TRUE(changed) << changed.error().message;
-  EXPECT_EQ((*changed)["kv-copy.warn_share"], 0.5);
+  EXPECT_EQ((*changed)["kv-copy.warn_share"], 0.05);
   EXPECT_TRUE(changed->enabled("kv-copy.handbook_abs_ms"));
   EXPECT_THAT(Thresholds::FromJson(R"({"kv-copy.warn_shore": 1})").error().message,
               HasSubstr("did you mean 'kv-copy.warn_share'"));
-  for (const char* bad :
-       {"", "[]", R"({"kv-copy.warn_share": "x"})", R"({"kv-copy.warn_share": {"valeu": 1}})"}) {
-    EXPECT_FALSE(Thresholds::FromJson(bad)) << bad;
+  EXPECT_FALSE(Thresholds::Default().enabled("numa.handbook_local_ns"));
+  EXPECT_TRUE(Thresholds::FromJson(R"({"numa.handbook_local_ns": 90})"));  // it is printed
+}
+
+TEST(Thresholds, ErrorsSayWhatIsLegal) {
+  struct Case {
+    const char* json;
+    const char* says;
+  };
+  for (const Case& c : std::initializer_list<Case>{
+           {"", "expected a JSON object"},
+           {"[]", "expected a JSON object"},
+           {R"({"kv-copy.warn_share": "x"})", "expected a number or"},
+           {R"({"kv-copy.warn_share": {"valeu": 1}})", "unknown key 'valeu'"},
+           {R"({"kv-copy.warn_share": -0.1})", "expected a number from 0 to 1"},
+           {R"({"kv-copy.warn_share": 3})", "found 3"},
+           {R"({"kv-copy.warn_share": {"value": 1e300}})", "expected a number from 0 to 1"},
+           {R"({"switch-stall.ratio": 0.5})", "from 1 to 1000"},
+           {R"({"rdma-jitter.min_outliers": 30.5})", "expected a whole number"},
+           {R"({"kv-copy.warn_share": 0.2})", "kv-copy.severe_share is 0.1"},
+           {R"({"tensor-core.severe_share": 0.6})", "expected the first to be above"},
+           {R"({"kv-copy.warn_share": {"enabled": false}})", "always in force"},
+           {R"({"kv-copy.handbook_abs_ms": {"enabled": 1}})", "expected true or false"},
+           {R"({"numa.handbook_local_ns": {"enabled": true}})", "for reference"}}) {
+    const auto thresholds = Thresholds::FromJson(c.json);
+    ASSERT_FALSE(thresholds) << c.json;
+    EXPECT_THAT(thresholds.error().message, HasSubstr(c.says)) << c.json;
   }
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/strings.h"
+#include "diagnose/readers/gauges.h"
 #include "diagnose/readers/text_scan.h"
 
 namespace fathom::diagnose {
@@ -77,7 +78,8 @@ bool TakeHeader(std::string_view& text) {
 
 class DcgmiReader {
  public:
-  DcgmiReader(Timeline& timeline, SourceId source) : timeline_(timeline), source_(source) {}
+  DcgmiReader(Timeline& timeline, SourceId source)
+      : timeline_(timeline), source_(source), gauges_(timeline, source) {}
 
   Status Read(Input& input) {
     LineReader lines(input);
@@ -146,38 +148,19 @@ class DcgmiReader {
     const int64_t t_ns = time ? time->first : rows_of_device_[device]++ * kSecond;
     first_ns_ = std::min(first_ns_, t_ns);
     last_ns_ = std::max(last_ns_, t_ns);
+    // The units' line has a word only for columns with a unit: it fits when all have one.
+    const bool units = units_.size() == columns_.size();
     for (size_t i = 0; i < words.size(); ++i) {
-      if (words[i] == "N/A" || words[i] == "-") {
-        stats.Count(Defect::kBlankValue, offset);
-      } else if (const std::optional<double> value = WholeNumber(words[i])) {
-        timeline_.AddSample(SeriesOf(i, device), t_ns, *value);
-      } else {
-        stats.Count(Defect::kMalformed, offset);
-      }
+      gauges_.Add(FieldName(columns_[i]), units ? units_[i] : "", device, t_ns, words[i], offset);
     }
     ++stats.kept;
   }
 
-  uint32_t SeriesOf(size_t column, int32_t device) {
-    const auto [entry, added] = series_.try_emplace({columns_[column], device}, 0);
-    if (added) {
-      Series row;
-      row.source = source_;
-      row.kind = SeriesKind::kGauge;
-      row.name = timeline_.strings.Intern(FieldName(columns_[column]));
-      // The units' line has a word only for columns with a unit: it fits when all have one.
-      row.unit = units_.size() == columns_.size() ? timeline_.strings.Intern(units_[column]) : 0;
-      row.device = device;
-      entry->second = timeline_.AddSeries(row);
-    }
-    return entry->second;
-  }
-
   Timeline& timeline_;
   const SourceId source_;
+  Gauges gauges_;
   std::vector<std::string> columns_;
   std::vector<std::string> units_;
-  std::map<std::pair<std::string, int32_t>, uint32_t> series_;
   std::map<int32_t, int64_t> rows_of_device_;
   ClockDomain clock_ = ClockDomain::kNone;
   int64_t first_ns_ = INT64_MAX;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/strings.h"
+#include "diagnose/readers/gauges.h"
 #include "diagnose/readers/text_scan.h"
 
 namespace fathom::diagnose {
@@ -16,7 +17,8 @@ constexpr int64_t kSecond = 1'000'000'000;
 
 class DmonReader {
  public:
-  DmonReader(Timeline& timeline, SourceId source) : timeline_(timeline), source_(source) {}
+  DmonReader(Timeline& timeline, SourceId source)
+      : timeline_(timeline), source_(source), gauges_(timeline, source) {}
 
   Status Read(Input& input) {
     LineReader lines(input);
@@ -73,13 +75,8 @@ class DmonReader {
     last_ns_ = std::max(last_ns_, t_ns);
     for (size_t i = 0; i < names_.size(); ++i) {
       if (names_[i] == "gpu" || names_[i] == "Date" || names_[i] == "Time") continue;
-      if (words[i] == "-") {
-        stats.Count(Defect::kBlankValue, offset);
-      } else if (const std::optional<double> value = WholeNumber(words[i])) {
-        timeline_.AddSample(SeriesOf(i, static_cast<int32_t>(*device)), t_ns, *value);
-      } else {
-        stats.Count(Defect::kMalformed, offset);
-      }
+      gauges_.Add(names_[i], i < units_.size() ? units_[i] : "", static_cast<int32_t>(*device),
+                  t_ns, words[i], offset);
     }
     ++stats.kept;
   }
@@ -98,25 +95,11 @@ class DmonReader {
     return rows_of_device_[device]++ * kSecond;
   }
 
-  uint32_t SeriesOf(size_t column, int32_t device) {
-    const auto [entry, added] = series_.try_emplace({names_[column], device}, 0);
-    if (added) {
-      Series row;
-      row.source = source_;
-      row.kind = SeriesKind::kGauge;
-      row.name = timeline_.strings.Intern(names_[column]);
-      row.unit = column < units_.size() ? timeline_.strings.Intern(units_[column]) : 0;
-      row.device = device;
-      entry->second = timeline_.AddSeries(row);
-    }
-    return entry->second;
-  }
-
   Timeline& timeline_;
   const SourceId source_;
+  Gauges gauges_;
   std::vector<std::string> names_;
   std::vector<std::string> units_;
-  std::map<std::pair<std::string, int32_t>, uint32_t> series_;
   std::map<int32_t, int64_t> rows_of_device_;
   int64_t first_ns_ = INT64_MAX;
   int64_t last_ns_ = INT64_MIN;

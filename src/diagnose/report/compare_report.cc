@@ -22,12 +22,15 @@ std::string CompareText(const Comparison& c, Language language) {
   if (c.buckets.empty()) out += "  " + Say(language, "compare.no_buckets") + "\n";
   for (const BucketChange& b : c.buckets) {
     const std::string batch = std::isnan(b.batch) ? "" : fmt::format(" bs={:g}", b.batch);
-    out += fmt::format("  {}{}: {} ms -> {} ms ({}), {} ({}: {} ms; {} / {} {})\n",
+    const std::string error =
+        std::isnan(b.error_ms)
+            ? Say(language, "compare.no_spread")
+            : fmt::format("{}: {} ms", Say(language, "compare.error"), Number(b.error_ms));
+    out += fmt::format("  {}{}: {} ms -> {} ms ({}), {} ({}; {} / {} {})\n",
                        PhaseWord(language, b.phase), batch, Number(b.before_ms), Number(b.after_ms),
                        Signed(b.share()),
-                       Say(language, fmt::format("compare.{}", VerdictName(b.verdict))),
-                       Say(language, "compare.error"), Number(b.error_ms), b.steps_before,
-                       b.steps_after, Say(language, "html.steps_row"));
+                       Say(language, fmt::format("compare.{}", VerdictName(b.verdict))), error,
+                       b.steps_before, b.steps_after, Say(language, "html.steps_row"));
     for (const PartChange& p : b.parts) {
       const std::string name =
           p.idle ? Say(language, Text{"report.idle",

@@ -70,7 +70,9 @@ std::string Headline(const Diagnosis& d, Language language) {
                                         {"ms", ms},
                                         {"phase", PhaseWord(language, best->phase)}}}));
   }
-  const size_t undecided = d.findings.abstained.size();
+  std::set<std::string_view> open_rules;
+  for (const Abstention& a : d.findings.abstained) open_rules.insert(a.id);
+  const size_t undecided = open_rules.size();
   if (undecided > 0) {
     parts.push_back(Say(language, Text{"report.headline_undecided",
                                        {{"n", std::to_string(undecided)},

@@ -33,8 +33,10 @@ Result<std::string> Explain(std::string_view id, const Thresholds& thresholds) {
     any = true;
     out += fmt::format("  {:42} {:>8} {}", name, fmt::format("{:g}", t.value), t.unit);
     if (t.value != t.default_value) out += fmt::format(" (default {:g})", t.default_value);
+    out += fmt::format("; legal {:g} to {:g}", t.least, t.most);
     if (t.handbook) {
-      out += fmt::format("; handbook, {}{}", t.verdict, t.enabled ? "" : ", off");
+      const char* state = t.reference ? ", for reference" : t.enabled ? ", on" : ", off";
+      out += fmt::format("; handbook, {}{}", t.verdict, state);
     }
     out += '\n';
   }

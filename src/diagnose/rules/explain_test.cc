@@ -43,7 +43,7 @@ TEST(Explain, PagesStateTheShippedLimits) {
 }
 
 TEST(Explain, ShowsWhatIsInForce) {
-  const auto changed = Thresholds::FromJson(R"({"kv-copy.warn_share": 0.5})");
+  const auto changed = Thresholds::FromJson(R"({"kv-copy.warn_share": 0.05})");
   ASSERT_TRUE(changed);
   EXPECT_THAT(*Explain("kv-copy", *changed), HasSubstr("(default 0.03)"));
 }

@@ -22,6 +22,9 @@ void BankConflict(const RuleContext& context, Findings& findings);
 void TensorCore(const RuleContext& context, Findings& findings);
 void RegisterPressure(const RuleContext& context, Findings& findings);
 void Uncoalesced(const RuleContext& context, Findings& findings);
+// The part of head-imbalance that counters tell: attention kernels whose warps are gone early on
+// some SMs. Returns whether pages of attention kernels had what it takes to judge.
+bool UnevenProfiledKernels(const RuleContext& context, Findings& findings);
 
 // launches.cc
 void RopeRelaunch(const RuleContext& context, Findings& findings);

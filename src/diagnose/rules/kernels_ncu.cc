@@ -367,4 +367,53 @@ void Uncoalesced(const RuleContext& context, Findings& findings) {
   findings.findings.push_back(std::move(finding));
 }
 
+bool UnevenProfiledKernels(const RuleContext& context, Findings& findings) {
+  Finding finding = KernelFinding("head-imbalance");
+  bool judged = false;
+  for (const ProfiledKernel& kernel : context.timeline.profiled_kernels) {
+    const std::string_view name = context.timeline.Name(kernel.name);
+    if (ClassifyKernelName(name) != KernelClass::kAttention) continue;
+    const Counters counters(context.timeline, kernel);
+    const double achieved =
+        counters.First({"sm__warps_active.avg.pct_of_peak_sustained_active", "Achieved Occupancy"});
+    const double theoretical =
+        counters.First({"sm__maximum_warps_per_active_cycle_pct", "Theoretical Occupancy"});
+    const double waves = counters.First({"launch__waves_per_multiprocessor", "Waves Per SM"});
+    const double uneven =
+        counters.Get("sm__cycles_active.max") / counters.Get("sm__cycles_active.avg");
+    if (std::isnan(achieved) || std::isnan(theoretical) || std::isnan(waves) ||
+        std::isnan(uneven)) {
+      continue;
+    }
+    judged = true;
+    // Low occupancy alone is how warp-specialised kernels work; SMs that finish early are not.
+    if (achieved >= context.thresholds["head-imbalance.achieved_share"] * theoretical ||
+        waves <= 1 || uneven <= context.thresholds["head-imbalance.cycles_ratio"]) {
+      continue;
+    }
+    finding.evidence.push_back(
+        {.text = {"head-imbalance.evidence.counters",
+                  {{"kernel", ShortName(name)},
+                   {"achieved", Percent(achieved / 100)},
+                   {"theoretical", Percent(theoretical / 100)},
+                   {"waves", Number(waves)},
+                   {"uneven", Number(uneven)}}},
+         .value = uneven,
+         .unit = "ratio",
+         .saving_ms_per_launch = SavingMs(counters, counters.DurationNs() / uneven)});
+  }
+  if (finding.evidence.empty()) return judged;
+  finding.severity = Severity::kWarn;
+  finding.title = {"head-imbalance.title.counters",
+                   {{"count", std::to_string(finding.evidence.size())}}};
+  finding.thresholds = {context.thresholds.Used("head-imbalance.cycles_ratio"),
+                        context.thresholds.Used("head-imbalance.achieved_share"),
+                        context.thresholds.Used("head-imbalance.handbook_occupancy")};
+  finding.change = {"head-imbalance.change.tail", {}};
+  finding.risk = {"head-imbalance.risk", {}};
+  finding.undo = {"head-imbalance.undo", {}};
+  findings.findings.push_back(std::move(finding));
+  return judged;
+}
+
 }  // namespace fathom::diagnose

@@ -283,6 +283,7 @@ std::vector<Excess> Compare(const RuleContext& context, const Bucket& bucket, ui
 
 // A scheduler log says when a sequence's prefill ended and its decoding began, and in which graph.
 void SwitchFromSchedule(const RuleContext& context, Findings& findings) {
+  if (!context.thresholds.enabled("switch-stall.handbook_gap_us")) return;
   std::map<StringId, const ScheduleInterval*> last_prefill;
   size_t stalls = 0;
   size_t other_graph = 0;
@@ -392,21 +393,60 @@ void SwitchStall(const RuleContext& context, Findings& findings) {
   findings.findings.push_back(std::move(finding));
 }
 
+namespace {
+
+// Blocks that an SM can hold at a time by threads, registers and shared memory; 0: not known.
+double BlocksPerSm(const DeviceInfo& device, const KernelDetail& kernel) {
+  const auto threads = static_cast<double>(kernel.block.count());
+  if (threads == 0 || device.max_threads_per_sm <= 0 || kernel.registers_per_thread == 0 ||
+      device.registers_per_sm <= 0) {
+    return 0;
+  }
+  double blocks = std::floor(static_cast<double>(device.max_threads_per_sm) / threads);
+  blocks = std::min(blocks, std::floor(static_cast<double>(device.registers_per_sm) /
+                                       (threads * kernel.registers_per_thread)));
+  if (kernel.shared_bytes > 0 && device.shared_bytes_per_sm > 0) {
+    blocks = std::min(blocks, std::floor(static_cast<double>(device.shared_bytes_per_sm) /
+                                         static_cast<double>(kernel.shared_bytes)));
+  }
+  return std::max(blocks, 1.0);
+}
+
+// The share of a kernel's time in which SMs have no block left: too few blocks for the SMs, or a
+// last wave that fills few of them. Persistent kernels, a block an SM, lose nothing.
+double IdleSmShare(const RuleContext& context, const DeviceInfo& device,
+                   const KernelDetail& kernel) {
+  const auto blocks = static_cast<double>(kernel.grid.count());
+  const double sms = device.num_sms;
+  if (blocks == 0) return 0;
+  if (blocks < sms) return 1 - blocks / sms;
+  const double at_a_time = sms * BlocksPerSm(device, kernel);
+  if (at_a_time == 0) return 0;
+  const double waves = blocks / at_a_time;
+  if (waves <= 1 || waves >= context.thresholds["head-imbalance.max_waves"]) return 0;
+  const double tail = (std::ceil(waves) - waves) / std::ceil(waves);
+  return tail > context.thresholds["head-imbalance.tail_share"] ? tail : 0;
+}
+
+}  // namespace
+
 void HeadImbalance(const RuleContext& context, Findings& findings) {
-  const Bucket* bucket = DecodeBucket(context, "head-imbalance", findings);
+  const bool profiled = UnevenProfiledKernels(context, findings);
+  const Bucket* bucket = context.steps.Main(Phase::kDecode);
+  if (profiled && (bucket == nullptr || bucket->counted.empty())) return;
+  bucket = DecodeBucket(context, "head-imbalance", findings);
   if (bucket == nullptr) return;
   const uint32_t number = bucket->counted[bucket->counted.size() / 2];
   const Step& step = context.steps.all[number];
   const GpuKey gpu = context.index.gpus()[step.gpu];
-  int32_t sms = 0;
+  DeviceInfo device;
   for (const DeviceInfo& d : context.timeline.sources[gpu.source].devices) {
-    if (d.id == gpu.device) sms = d.num_sms;
+    if (d.id == gpu.device) device = d;
   }
-  if (sms == 0) {
+  if (device.num_sms <= 0) {
     findings.abstained.push_back({"head-imbalance", {"abstain.unknown_gpu", {}}});
     return;
   }
-  // A decode attention kernel with fewer blocks than SMs leaves SMs idle: it should split the keys.
   int64_t ns = 0;
   uint32_t example = kNone;
   uint32_t count = 0;
@@ -419,13 +459,13 @@ void HeadImbalance(const RuleContext& context, Findings& findings) {
     }
     any_attention = true;
     const KernelDetail& kernel = context.timeline.kernels[context.timeline.slices.detail[s]];
-    const auto blocks = static_cast<double>(kernel.grid.count());
-    const auto dur = static_cast<double>(context.timeline.slices.dur_ns[s]);
+    const int64_t dur = context.timeline.slices.dur_ns[s];
     // Combining kernels and the like are over before a split would pay.
-    if (blocks == 0 || dur < context.thresholds["head-imbalance.min_us"] * 1e3) continue;
-    if (blocks >= sms) continue;
-    ns += context.timeline.slices.dur_ns[s];
-    saved += dur * (1 - blocks / sms);
+    if (static_cast<double>(dur) < context.thresholds["head-imbalance.min_us"] * 1e3) continue;
+    const double idle = IdleSmShare(context, device, kernel);
+    if (idle == 0) continue;
+    ns += dur;
+    saved += static_cast<double>(dur) * idle;
     ++count;
     if (example == kNone) example = s;
   }
@@ -438,12 +478,14 @@ void HeadImbalance(const RuleContext& context, Findings& findings) {
                        static_cast<double>(std::max<int64_t>(context.account(number).busy_ns, 1));
   if (share < context.thresholds["head-imbalance.min_share"]) return;
   const KernelDetail& kernel = context.timeline.kernels[context.timeline.slices.detail[example]];
+  const bool few = kernel.grid.count() < static_cast<uint64_t>(device.num_sms);
   Finding finding{.id = "head-imbalance", .phase = Phase::kDecode};
   finding.severity = Severity::kWarn;
   finding.confidence = ConfidenceFor(context, *bucket, false) - 0.1;
-  finding.title = {"head-imbalance.title",
+  finding.title = {few ? "head-imbalance.title" : "head-imbalance.title.tail",
                    {{"blocks", std::to_string(kernel.grid.count())},
-                    {"sms", std::to_string(sms)},
+                    {"sms", std::to_string(device.num_sms)},
+                    {"idle", Percent(IdleSmShare(context, device, kernel))},
                     {"share", Percent(share)}}};
   finding.evidence.push_back(
       {.text = {"head-imbalance.evidence",
@@ -455,9 +497,10 @@ void HeadImbalance(const RuleContext& context, Findings& findings) {
        .value = static_cast<double>(ns) / 1e6,
        .unit = "ms"});
   finding.saving_ms_per_step = saved / 1e6;
-  finding.thresholds = {context.thresholds.Used("head-imbalance.min_share"),
-                        context.thresholds.Used("head-imbalance.handbook_occupancy")};
-  finding.change = {"head-imbalance.change", {}};
+  finding.thresholds = {
+      context.thresholds.Used(few ? "head-imbalance.min_share" : "head-imbalance.tail_share"),
+      context.thresholds.Used("head-imbalance.handbook_occupancy")};
+  finding.change = {few ? "head-imbalance.change" : "head-imbalance.change.tail", {}};
   finding.risk = {"head-imbalance.risk", {}};
   finding.undo = {"head-imbalance.undo", {}};
   findings.findings.push_back(std::move(finding));

@@ -5,6 +5,7 @@
 
 #include "base/strings.h"
 #include "diagnose/rules/families.h"
+#include "diagnose/rules/handbook.h"
 #include "diagnose/rules/rule.h"
 
 namespace fathom::diagnose {
@@ -62,6 +63,14 @@ Findings RunRules(const RuleContext& context) {
       findings.clean.push_back(rule.id);
     }
   }
+  HandbookFigures(context, findings);
+  // What a limit of the handbook says stands beside what the rule itself decided: "clean" holds
+  // only for rules of which neither is heard.
+  std::erase_if(findings.clean, [&](std::string_view id) {
+    const auto of_rule = [&](const auto& item) { return item.id == id; };
+    return std::any_of(findings.findings.begin(), findings.findings.end(), of_rule) ||
+           std::any_of(findings.abstained.begin(), findings.abstained.end(), of_rule);
+  });
   // What saves most comes first, within its severity.
   std::stable_sort(findings.findings.begin(), findings.findings.end(),
                    [](const Finding& a, const Finding& b) {

@@ -8,28 +8,12 @@
 #include "diagnose/diagnosis.h"
 #include "diagnose/report/catalogue.h"
 #include "diagnose/report/describe.h"
-#include "diagnose/rules/synthetic_timeline.h"
+#include "diagnose/rules/rule_test_util.h"
 #include "diagnose/understand/signals.h"
 #include "diagnose/understand/tail.h"
 
 namespace fathom::diagnose {
 namespace {
-
-Diagnosis DiagnoseSynthetic(const SyntheticOptions& options) {
-  return Diagnose(MakeSynthetic(options), Thresholds::Default());
-}
-
-const Finding* Find(const Diagnosis& d, std::string_view id) {
-  for (const Finding& f : d.findings.findings) {
-    if (f.id == id) return &f;
-  }
-  return nullptr;
-}
-
-bool Abstained(const Diagnosis& d, std::string_view id) {
-  return std::any_of(d.findings.abstained.begin(), d.findings.abstained.end(),
-                     [&](const Abstention& a) { return a.id == id; });
-}
 
 TEST(CleanRuns, HaveNoFindings) {
   for (const bool graph : {false, true}) {
@@ -218,6 +202,64 @@ TEST(InjectedFaults, OfLaunchesAndSteps) {
     const Finding* collective = Find(d, "tp-collective");
     ASSERT_NE(collective, nullptr);
     EXPECT_EQ(Find(DiagnoseSynthetic({.faults = {.collective_us = 5}}), "tp-collective"), nullptr);
+  }
+}
+
+TEST(InjectedFaults, OfKernels) {
+  {
+    const Diagnosis d = DiagnoseSynthetic({.faults = {.rope_kernels = 5}});
+    ASSERT_NE(Find(d, "rope-relaunch"), nullptr);
+    EXPECT_EQ(Find(d, "rope-relaunch")->severity, Severity::kWarn);
+    EXPECT_NEAR(Find(d, "rope-relaunch")->saving_ms_per_step, 4 * 4 * 0.020, 0.001);
+    EXPECT_EQ(Find(DiagnoseSynthetic({.faults = {.rope_kernels = 0}}), "rope-relaunch"), nullptr);
+  }
+  {
+    const Diagnosis d = DiagnoseSynthetic({.faults = {.gate_kernels = 6}});
+    ASSERT_NE(Find(d, "routing-latency"), nullptr);
+    EXPECT_EQ(Find(d, "routing-latency")->severity, Severity::kWarn);
+    EXPECT_NEAR(Find(d, "routing-latency")->saving_ms_per_step, 4 * 5 * 0.020, 0.001);
+    EXPECT_TRUE(IsClean(DiagnoseSynthetic({}), "routing-latency"));  // no experts, nothing to route
+  }
+  {
+    const auto run = [](double slowdown) {
+      return DiagnoseSynthetic(
+          {.kernel_us = 5, .context_tokens = 65536, .faults = {.attention_slowdown = slowdown}});
+    };
+    ASSERT_NE(Find(run(1.8), "attention-roofline"), nullptr);  // 44 % of the roof
+    EXPECT_EQ(Find(run(1.8), "attention-roofline")->severity, Severity::kWarn);
+    ASSERT_NE(Find(run(3), "attention-roofline"), nullptr);  // 27 %
+    EXPECT_EQ(Find(run(3), "attention-roofline")->severity, Severity::kSevere);
+    EXPECT_TRUE(IsClean(run(1), "attention-roofline"));
+  }
+  {
+    // 512 threads of 64 registers: 4 blocks of 256 threads an SM, 528 at a time on 132 SMs.
+    const auto run = [](int blocks) {
+      SyntheticOptions options{.kernel_us = 20, .context_tokens = 65536};
+      options.faults.attention_blocks = blocks;
+      return DiagnoseSynthetic(options);
+    };
+    ASSERT_NE(Find(run(700), "head-imbalance"), nullptr);  // 1.33 waves: a third of two is empty
+    EXPECT_NE(Say(Language::kEnglish, Find(run(700), "head-imbalance")->title).find("last wave"),
+              std::string::npos);
+    EXPECT_TRUE(IsClean(run(1056), "head-imbalance"));  // two full waves
+    EXPECT_TRUE(IsClean(run(132), "head-imbalance"));   // persistent: a block an SM
+    EXPECT_TRUE(IsClean(run(2700), "head-imbalance"));  // 5.1 waves: the last one is short
+  }
+  {
+    // 8 ranks, 64 Mi elements: 235 MB a link; at 450 GB/s 522 us, at half of that 1044 us.
+    const auto run = [](double us) {
+      return DiagnoseSynthetic(
+          {.kernel_us = 60,
+           .faults = {.collective_us = us, .all_reduce_elements = int64_t{64} << 20}});
+    };
+    const auto slow = [](const Diagnosis& d) {
+      return std::any_of(
+          d.findings.findings.begin(), d.findings.findings.end(),
+          [](const Finding& f) { return f.title.key == "tp-collective.title.slow"; });
+    };
+    EXPECT_TRUE(slow(run(1500)));
+    EXPECT_FALSE(slow(run(700)));
+    EXPECT_FALSE(slow(DiagnoseSynthetic({.faults = {.collective_us = 40}})));  // sizes not known
   }
 }
 
@@ -462,6 +504,65 @@ TEST(ServingRules, NetworkCountersOfAnotherClockDecideNothing) {
   };
   EXPECT_FALSE(Abstained(run(true), "rdma-jitter"));
   EXPECT_TRUE(Abstained(run(false), "rdma-jitter"));
+}
+
+TEST(ServingRules, RdmaJitter) {
+  // Bytes of a NIC in each decode step: many in those that are late, or in others.
+  const auto run = [](bool follows, int steps) {
+    Timeline t = MakeSynthetic({.decode_steps = steps, .faults = {.jitter_us = 400}});
+    std::vector<int64_t> starts;
+    for (size_t i = 0; i < t.slices.size(); ++i) {
+      if (t.slices.category[i] == Category::kAnnotation &&
+          t.SliceName(i).starts_with("decode_step")) {
+        starts.push_back(t.slices.start_ns[i]);
+      }
+    }
+    const uint32_t id =
+        t.AddSeries({.source = 0, .name = t.strings.Intern("IB: Bytes sent"), .device = 0});
+    for (int i = 0; i < steps; ++i) {
+      const bool many = follows ? Jitters(i) : i % 5 == 0;
+      t.AddSample(id, starts[static_cast<size_t>(i)], many ? 20e9 : 1e9);
+    }
+    return Diagnose(std::move(t), Thresholds::Default());
+  };
+  const Diagnosis follows = run(true, 160);
+  ASSERT_NE(Find(follows, "rdma-jitter"), nullptr);
+  EXPECT_GT(std::fabs(Find(follows, "rdma-jitter")->evidence[0].value), 0.3);
+  EXPECT_TRUE(IsClean(run(false, 160), "rdma-jitter"));
+  EXPECT_TRUE(Abstained(run(true, 40), "rdma-jitter"));
+}
+
+TEST(ServingRules, ScheduleLogStallsBetweenPrefillAndDecode) {
+  const auto run = [](int64_t gap_us, const char* thresholds) {
+    Timeline t;
+    const SourceId source = t.AddSource("schedule.jsonl", "schedule");
+    for (int i = 0; i < 3; ++i) {
+      const int64_t start = int64_t{i} * 10'000'000;
+      const StringId sequence = t.strings.Intern("seq" + std::to_string(i));
+      t.schedule.push_back({.start_ns = start,
+                            .end_ns = start + 1'000'000,
+                            .sequence = sequence,
+                            .phase = t.strings.Intern("prefill"),
+                            .graph_id = t.strings.Intern("1"),
+                            .source = source});
+      t.schedule.push_back({.start_ns = start + 1'000'000 + gap_us * 1000,
+                            .end_ns = start + 2'000'000 + gap_us * 1000,
+                            .sequence = sequence,
+                            .phase = t.strings.Intern("decode"),
+                            .graph_id = t.strings.Intern("2"),
+                            .source = source});
+    }
+    return Diagnose(std::move(t), *Thresholds::FromJson(thresholds));
+  };
+  ASSERT_NE(Find(run(200, "{}"), "switch-stall"), nullptr);
+  EXPECT_NE(
+      EvidenceLine(Find(run(200, "{}"), "switch-stall")->evidence[0], Language::kEnglish).find("3"),
+      std::string::npos);  // all three in another graph
+  EXPECT_EQ(Find(run(100, "{}"), "switch-stall"), nullptr);
+  EXPECT_EQ(Find(run(200, R"({"switch-stall.handbook_gap_us": 250})"), "switch-stall"), nullptr);
+  EXPECT_EQ(
+      Find(run(200, R"({"switch-stall.handbook_gap_us": {"enabled": false}})"), "switch-stall"),
+      nullptr);
 }
 
 TEST(Rules, AbstainWithoutEvidence) {

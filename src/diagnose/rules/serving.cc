@@ -5,10 +5,15 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 
+#include "cost/communication.h"
+#include "cost/hardware.h"
 #include "diagnose/clock.h"
 #include "diagnose/rules/families.h"
+#include "diagnose/understand/attention_calls.h"
 #include "diagnose/understand/layers.h"
+#include "diagnose/understand/shapes.h"
 #include "diagnose/understand/signals.h"
 
 namespace fathom::diagnose {
@@ -167,7 +172,10 @@ void CacheVersion(const RuleContext& context, Findings& findings) {
     findings.abstained.push_back({"cache-version", {"abstain.no_cache_events", {}}});
     return;
   }
-  if (count == 0) return;
+  if (!context.thresholds.enabled("cache-version.handbook_mismatches") ||
+      static_cast<double>(count) <= context.thresholds["cache-version.handbook_mismatches"]) {
+    return;
+  }
   Finding finding{.id = "cache-version", .phase = Phase::kPrefill};
   finding.severity = Severity::kWarn;
   finding.confidence = 0.9;
@@ -177,6 +185,7 @@ void CacheVersion(const RuleContext& context, Findings& findings) {
   for (const std::string& cause : causes) {
     finding.evidence.push_back({.text = {"cache-version.evidence", {{"cause", cause}}}});
   }
+  finding.thresholds = {context.thresholds.Used("cache-version.handbook_mismatches")};
   finding.change = {"cache-version.change", {}};
   finding.risk = {"cache-version.risk", {}};
   finding.undo = {"cache-version.undo", {}};
@@ -269,6 +278,112 @@ void MoeHotspot(const RuleContext& context, Findings& findings) {
   findings.findings.push_back(std::move(finding));
 }
 
+namespace {
+
+// A kind of collective in one step: same operation, size and group.
+struct CollectiveGroup {
+  double bus_bytes = 0;  // that a link carries (NCCL's bus bandwidth is this by the time)
+  double bytes = 0;      // of a rank
+  int64_t best_ns = 0;   // the shortest: the others may have waited for a rank
+  int64_t total_ns = 0;
+  uint32_t count = 0;
+  uint32_t example = kNone;
+};
+
+// Bytes that a rank's link carries in one direction, by NCCL's definition of bus bandwidth;
+// 0 for operations that have none.
+double BusBytes(std::string_view name, double bytes, double ranks) {
+  if (ranks < 2) return 0;
+  if (name.find("allreduce") != std::string_view::npos) {
+    return cost::RingAllReduceBytes(bytes, ranks);
+  }
+  // The larger side of a gather or scatter is the whole.
+  const bool gathers = name.find("allgather") != std::string_view::npos ||
+                       name.find("reduce_scatter") != std::string_view::npos;
+  return gathers ? bytes * (ranks - 1) / ranks : 0;
+}
+
+std::vector<CollectiveGroup> DescribedCollectives(const RuleContext& context, const Step& step) {
+  const Timeline& t = context.timeline;
+  std::map<std::tuple<StringId, int64_t, int32_t>, CollectiveGroup> groups;
+  for (const uint32_t s : context.steps.WorkOf(step)) {
+    if (t.slices.category[s] != Category::kKernel || t.slices.detail[s] == kNone) continue;
+    const uint32_t row = t.kernels[t.slices.detail[s]].collective;
+    if (row == kNone) continue;
+    const CollectiveDetail& c = t.collectives[row];
+    const int64_t elements = std::max(c.in_elements, c.out_elements);
+    if (elements <= 0) continue;
+    CollectiveGroup& group = groups[{c.name, elements, c.group_size}];
+    const int64_t ns = t.slices.dur_ns[s];
+    if (group.count == 0) {
+      group.bytes = static_cast<double>(elements) * CollectiveElementBytes(t.Name(c.dtype));
+      group.bus_bytes = BusBytes(t.Name(c.name), group.bytes, c.group_size);
+      group.example = s;
+      group.best_ns = ns;
+    }
+    if (ns > 0 && ns < group.best_ns) {
+      group.best_ns = ns;
+      group.example = s;
+    }
+    group.total_ns += ns;
+    ++group.count;
+  }
+  std::vector<CollectiveGroup> list;
+  for (const auto& [key, group] : groups) {
+    if (group.bus_bytes > 0 && group.best_ns > 0) list.push_back(group);
+  }
+  return list;
+}
+
+// Large messages that move slower than the links between the GPUs allow.
+void SlowCollectives(const RuleContext& context, const Bucket& bucket, const Step& step,
+                     Findings& findings) {
+  const auto hardware = HardwareOf(context.timeline, context.index, step);
+  if (!hardware || hardware->link_bytes_per_s <= 0) return;
+  const double limit = context.thresholds["tp-collective.bandwidth_share"];
+  Finding finding{.id = "tp-collective", .phase = step.phase};
+  uint32_t count = 0;
+  double worst = 1;
+  double saving_ns = 0;
+  for (const CollectiveGroup& group : DescribedCollectives(context, step)) {
+    const double rate = group.bus_bytes / static_cast<double>(group.best_ns) * 1e9;
+    const double share = rate / hardware->link_bytes_per_s;
+    if (group.bytes < context.thresholds["tp-collective.min_message_mb"] * 1e6 || share >= limit) {
+      continue;
+    }
+    count += group.count;
+    worst = std::min(worst, share);
+    saving_ns += static_cast<double>(group.best_ns) * (1 - share / limit) * group.count;
+    const CollectiveDetail& c =
+        context.timeline.collectives
+            [context.timeline.kernels[context.timeline.slices.detail[group.example]].collective];
+    finding.evidence.push_back({.text = {"tp-collective.evidence.slow",
+                                         {{"name", std::string(context.timeline.Name(c.name))},
+                                          {"mb", Number(group.bytes / 1e6)},
+                                          {"ranks", std::to_string(c.group_size)},
+                                          {"rate", Number(rate / 1e9)},
+                                          {"gpu", std::string(hardware->name)},
+                                          {"link", Number(hardware->link_bytes_per_s / 1e9)}}},
+                                .slice = group.example,
+                                .value = share,
+                                .unit = "share"});
+  }
+  if (count == 0) return;
+  finding.severity = Severity::kWarn;
+  finding.confidence = ConfidenceFor(context, bucket, false) - 0.15;
+  finding.title = {"tp-collective.title.slow",
+                   {{"count", std::to_string(count)}, {"share", Percent(worst)}}};
+  finding.saving_ms_per_step = saving_ns / 1e6;
+  finding.thresholds = {context.thresholds.Used("tp-collective.bandwidth_share"),
+                        context.thresholds.Used("tp-collective.min_message_mb")};
+  finding.change = {"tp-collective.change.slow", {}};
+  finding.risk = {"tp-collective.risk.socket", {}};
+  finding.undo = {"tp-collective.undo.socket", {}};
+  findings.findings.push_back(std::move(finding));
+}
+
+}  // namespace
+
 void TpCollective(const RuleContext& context, Findings& findings) {
   const Timeline& t = context.timeline;
   // Between GPU nodes a socket is never what was meant.
@@ -303,6 +418,7 @@ void TpCollective(const RuleContext& context, Findings& findings) {
       if (example == kNone) example = s;
     }
     if (count == 0) continue;
+    SlowCollectives(context, *bucket, step, findings);
     const double exposed = MedianOver(*bucket, [&](uint32_t s) {
       const StepAccount& a = context.account(s);
       return static_cast<double>(a.exposed_communication_ns) /

@@ -71,7 +71,15 @@ class Builder {
     const std::string mm = fmt::format("[[{}, 4096], [4096, 4096]]", queries);
     Kernel("rmsnorm_kernel", "aten::rms_norm", hidden, kBf16, us);
     Kernel("nvjet_sm90_tst_64x8", "aten::mm", mm, kBf16Two, us);
-    Kernel("rotary_embedding_kernel", "custom::rotary_embedding", hidden, kBf16, us);
+    for (int i = 0; i < f.rope_kernels; ++i) {
+      Kernel("rotary_embedding_kernel", "custom::rotary_embedding", hidden, kBf16, us);
+    }
+    for (int i = 0; i < f.gate_kernels; ++i) {
+      Kernel("grouped_topk_kernel", "custom::grouped_topk", hidden, kBf16, us);
+    }
+    if (!prefill && f.jitter_us > 0 && Jitters(number) && layer == 0) {
+      cpu_now_ = std::max(cpu_now_, gpu_free_) + Ns(f.jitter_us);
+    }
     if (!prefill && f.kv_copy_share > 0) {
       // Two copies a layer whose share of the step's busy time is as asked: s = c / (8 k + c).
       const double copies = 8 * us * f.kv_copy_share / (1 - f.kv_copy_share);
@@ -102,8 +110,8 @@ class Builder {
     const std::string attention =
         fmt::format("[[1, 32, {0}, 128], [1, 8, {1}, 128], [1, 8, {1}, 128]]", queries, length_);
     Kernel("flash_fwd_sm90_kernel", "aten::_flash_attention_forward", attention,
-           "[\"c10::BFloat16\", \"c10::BFloat16\", \"c10::BFloat16\"]", AttentionUs(queries),
-           prefill ? 0 : f.plan_us);
+           "[\"c10::BFloat16\", \"c10::BFloat16\", \"c10::BFloat16\"]",
+           AttentionUs(queries) * f.attention_slowdown, prefill ? 0 : f.plan_us);
     Kernel("nvjet_sm90_tst_64x8", "aten::mm", mm, kBf16Two, us);
     AllReduce(hidden);
     Kernel("rmsnorm_kernel", "aten::rms_norm", hidden, kBf16, us);
@@ -116,6 +124,13 @@ class Builder {
     if (o_.faults.collective_us == 0) return;
     Kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "c10d::allreduce_", shape, kBf16,
            o_.faults.collective_us);
+    if (o_.faults.all_reduce_elements == 0) return;
+    t_.kernels.back().collective = static_cast<uint32_t>(t_.collectives.size());
+    t_.collectives.push_back({.name = t_.strings.Intern("allreduce"),
+                              .dtype = t_.strings.Intern("BFloat16"),
+                              .in_elements = o_.faults.all_reduce_elements,
+                              .out_elements = o_.faults.all_reduce_elements,
+                              .group_size = 8});
   }
 
   // A healthy kernel: 80 % of the H200's roof.
@@ -196,6 +211,8 @@ class Builder {
 };
 
 }  // namespace
+
+bool Jitters(int number) { return ((number * number) / 7 + number / 3) % 2 == 0; }
 
 Timeline MakeSynthetic(const SyntheticOptions& options) { return Builder(options).Run(); }
 

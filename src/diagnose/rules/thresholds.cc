@@ -1,5 +1,6 @@
 #include "diagnose/rules/thresholds.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
@@ -7,6 +8,66 @@
 #include "diagnose/embedded.h"
 
 namespace fathom::diagnose {
+namespace {
+
+Status SetValue(const nlohmann::json& value, Threshold& t) {
+  if (!value.is_number()) {
+    return Err(Code::kInvalidArgument,
+               "thresholds: {}: expected a number or {{\"value\": number, \"enabled\": bool}}",
+               t.name);
+  }
+  const double number = value;
+  if (number < t.least || number > t.most || (t.whole && number != std::floor(number))) {
+    return Err(Code::kInvalidArgument, "thresholds: {}: expected {} from {} to {} ({}), found {}",
+               t.name, t.whole ? "a whole number" : "a number", t.least, t.most, t.unit, number);
+  }
+  t.value = number;
+  return {};
+}
+
+Status SetEnabled(const nlohmann::json& value, Threshold& t) {
+  if (!value.is_boolean()) {
+    return Err(Code::kInvalidArgument, "thresholds: {}: enabled: expected true or false, found {}",
+               t.name, value.dump());
+  }
+  if (!t.handbook) {
+    return Err(
+        Code::kInvalidArgument,
+        "thresholds: {}: enabled: expected of limits of the handbook only; this one is always "
+        "in force: set its value, legal from {} to {}",
+        t.name, t.least, t.most);
+  }
+  if (t.reference && value) {
+    return Err(Code::kInvalidArgument,
+               "thresholds: {}: enabled: the figure is for reference ({}): no artifact can be held "
+               "against it",
+               t.name, t.verdict);
+  }
+  t.enabled = value;
+  return {};
+}
+
+// number, or {"value": number, "enabled": bool}
+Status Change(const nlohmann::json& change, Threshold& t) {
+  if (!change.is_object()) {
+    FATHOM_TRY(SetValue(change, t));
+    t.enabled = !t.reference;
+    return {};
+  }
+  for (const auto& [key, value] : change.items()) {
+    if (key == "value") {
+      FATHOM_TRY(SetValue(value, t));
+    } else if (key == "enabled") {
+      FATHOM_TRY(SetEnabled(value, t));
+    } else {
+      return Err(Code::kInvalidArgument,
+                 "thresholds: {}: unknown key '{}'; expected value or enabled", t.name, key);
+    }
+  }
+  return {};
+}
+
+}  // namespace
 
 Result<Thresholds> Thresholds::Parse(std::string_view json) {
   const auto parsed = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
@@ -19,8 +80,12 @@ Result<Thresholds> Thresholds::Parse(std::string_view json) {
     t.unit = entry.at("unit");
     t.source = entry.at("source");
     t.counter_example = entry.at("counter_example");
+    t.least = entry.at("range").at(0);
+    t.most = entry.at("range").at(1);
+    t.whole = entry.value("whole", false);
     t.handbook = entry.value("handbook", false);
-    t.enabled = entry.value("enabled", true);
+    t.reference = entry.value("reference", false);
+    t.enabled = entry.value("enabled", !t.reference);
     t.verdict = entry.value("verdict", "");
     thresholds.all_.emplace(t.name, t);
   }
@@ -49,27 +114,29 @@ Result<Thresholds> Thresholds::FromJson(std::string_view json) {
                  nearest.empty() ? "; fathom diagnose --explain ID lists a rule's"
                                  : fmt::format(" (did you mean '{}'?)", nearest));
     }
-    Threshold& t = it->second;
-    if (value.is_number()) {
-      t.value = value;
-      t.enabled = true;
-    } else if (value.is_object() && (!value.contains("value") || value["value"].is_number()) &&
-               (!value.contains("enabled") || value["enabled"].is_boolean())) {
-      for (const auto& [key, unused] : value.items()) {
-        if (key != "value" && key != "enabled") {
-          return Err(Code::kInvalidArgument,
-                     "thresholds: {}: unknown key '{}'; expected value or enabled", name, key);
-        }
-      }
-      t.value = value.value("value", t.value);
-      t.enabled = value.value("enabled", t.enabled);
-    } else {
-      return Err(Code::kInvalidArgument,
-                 "thresholds: {}: expected a number or {{\"value\": number, \"enabled\": bool}}",
-                 name);
+    FATHOM_TRY(Change(value, it->second));
+  }
+  FATHOM_TRY(thresholds.CheckOrder());
+  return thresholds;
+}
+
+Status Thresholds::CheckOrder() const {
+  for (const auto& [name, warn] : all_) {
+    const size_t at = name.find("warn");
+    if (at == std::string::npos) continue;
+    const auto it = all_.find(std::string(name).replace(at, 4, "severe"));
+    if (it == all_.end()) continue;
+    const Threshold& severe = it->second;
+    // Shares of a roof warn from above: the shipped values tell which way it goes.
+    const bool rising = warn.default_value < severe.default_value;
+    if (rising ? warn.value > severe.value : warn.value < severe.value) {
+      return Err(
+          Code::kInvalidArgument,
+          "thresholds: {} is {} and {} is {}: expected the first to be {} the second or equal",
+          name, warn.value, severe.name, severe.value, rising ? "below" : "above");
     }
   }
-  return thresholds;
+  return {};
 }
 
 const Threshold& Thresholds::Get(std::string_view name) const {

@@ -1,7 +1,9 @@
 #pragma once
 // Every limit of every rule, in one file (thresholds.json, shipped inside the program): its value,
-// unit, source and known counter-example. --thresholds FILE changes values by name. The handbook's
-// figures are there beside the trusted ones; a rule evaluates them only when they are enabled.
+// unit, legal range, source and known counter-example. --thresholds FILE changes values by name.
+// The handbook's figures are there beside the trusted ones, each with a verdict: limits, which
+// decide while they are enabled (rules/handbook.h), and references, which no artifact can be held
+// against.
 #include <map>
 #include <string>
 #include <string_view>
@@ -16,11 +18,14 @@ struct Threshold {
   std::string name;  // "kv-copy.warn_share"
   double value = 0;
   double default_value = 0;
+  double least = 0, most = 0;  // legal, both included
   std::string unit;
   std::string source;
   std::string counter_example;
   std::string verdict;  // handbook figures: sound, plausible, folklore, impossible
+  bool whole = false;   // a count: no fractions
   bool handbook = false;
+  bool reference = false;  // a handbook figure that decides nothing
   bool enabled = true;
 };
 
@@ -28,8 +33,10 @@ class Thresholds {
  public:
   // The shipped values.
   static const Thresholds& Default();
-  // The shipped values, changed by a JSON object {"name": number | {"value", "enabled"}}. An
-  // unknown name is an error that lists the nearest.
+  // The shipped values, changed by a JSON object {"name": number | {"value", "enabled"}}; a number
+  // for a limit of the handbook enables it. Errors: an unknown name (the nearest is listed), a
+  // value outside its range, a warning limit beyond its severe one, `enabled` for anything but a
+  // limit of the handbook.
   static Result<Thresholds> FromJson(std::string_view json);
 
   // A name that is not in the file is a bug.
@@ -41,6 +48,8 @@ class Thresholds {
 
  private:
   static Result<Thresholds> Parse(std::string_view json);
+  // Whether each warning starts no later than its severe form.
+  Status CheckOrder() const;
   std::map<std::string, Threshold, std::less<>> all_;
 };
 

@@ -106,4 +106,13 @@ std::vector<Argument> ArgumentsOf(const Timeline& timeline, uint32_t op) {
   return ParseArguments(timeline.Name(detail.input_dims), timeline.Name(detail.input_types));
 }
 
+int CollectiveElementBytes(std::string_view dtype) {
+  if (dtype == "Long" || dtype == "Double") return 8;
+  if (dtype == "Int" || dtype == "Float") return 4;
+  if (dtype == "BFloat16" || dtype == "Half" || dtype == "Short") return 2;
+  if (dtype == "Byte" || dtype == "Char" || dtype == "Bool" || dtype.starts_with("Float8"))
+    return 1;
+  return 0;
+}
+
 }  // namespace fathom::diagnose

@@ -22,4 +22,7 @@ std::vector<Argument> ParseArguments(std::string_view dims, std::string_view typ
 // Arguments of an operator slice; empty when the trace has none.
 std::vector<Argument> ArgumentsOf(const Timeline& timeline, uint32_t op);
 
+// Of a collective's dtype as record_param_comms names it ("BFloat16", "Float"); 0: not known.
+int CollectiveElementBytes(std::string_view dtype);
+
 }  // namespace fathom::diagnose
