@@ -14,6 +14,7 @@ int64_t Read(clockid_t id) {
 }  // namespace
 
 int64_t NowNs() { return Read(CLOCK_MONOTONIC); }
+int64_t ThreadCpuNs() { return Read(CLOCK_THREAD_CPUTIME_ID); }
 int64_t WallNowNs() { return Read(CLOCK_REALTIME); }
 
 }  // namespace fathom

@@ -57,6 +57,7 @@ class Printer : public session::TextListener {
     reason_ = finish.reason;
     usage_ = finish.usage;
     if (finish.error != nullptr) error_ = *finish.error;
+    done_ns_ = NowNs();
     done_ = true;
     ready_.notify_one();
   }
@@ -76,7 +77,9 @@ class Printer : public session::TextListener {
     return session::TextDelta{};
   }
 
+  // After the end of the answer:
   engine::FinishReason reason() const { return reason_; }
+  int64_t done_ns() const { return done_ns_; }  // when the engine was done with it
   const engine::Usage& usage() const { return usage_; }
   const std::optional<Error>& error() const { return error_; }
 
@@ -85,6 +88,7 @@ class Printer : public session::TextListener {
   std::condition_variable ready_;
   std::deque<session::TextDelta> deltas_;
   bool done_ = false;
+  int64_t done_ns_ = 0;
   engine::FinishReason reason_ = engine::FinishReason::kStop;
   engine::Usage usage_;
   std::optional<Error> error_;
@@ -188,7 +192,7 @@ class Runner {
       id = params.id;
       params.prompt = text;
       Arrived(id, arrived_ns, text.size());
-      if (!options_.quiet) Write(fmt::format("{}{}{}", style_.dim, text, style_.reset));
+      if (!options_.quiet) Shown(id, fmt::format("{}{}{}", style_.dim, text, style_.reset));
       started = loaded_->session().Complete(std::move(params), printer);
     }
     FATHOM_TRY(std::move(started));
@@ -214,7 +218,11 @@ class Runner {
       }
       answer.reasoning_content += delta->reasoning_content;
     }
-    Write("\n");
+    sink_.Emit({.start_ns = printer->done_ns(),
+                .duration_ns = NowNs() - printer->done_ns(),
+                .request_id = id,
+                .kind = event::Kind::kWaitForCpu});
+    Shown(id, "\n");
     sink_.Emit({.start_ns = NowNs(), .request_id = id, .kind = event::Kind::kResponded});
     if (printer->error()) return tl::unexpected(*printer->error());
     if (chat) history_.push_back(answer);

@@ -173,14 +173,37 @@ Status EngineImpl::Initialise() {
     InFlight& step = idle_steps_.emplace_back();
     step.batch.entries.reserve(max_running);
     step.choices.resize(max_running);
+    step.yields.resize(max_running);
   }
   const auto most = max_running + static_cast<size_t>(options_.max_queue);
   transitions_.admitted.reserve(max_running);
   transitions_.preempted.reserve(max_running);
   transitions_.expired.reserve(most);
+  TouchMemory();
   PublishStats();
   thread_ = std::thread([this] { Loop(); });
   return {};
+}
+
+// Memory that is written for the first time costs page faults, and milliseconds where the system
+// has to clear or to compact huge pages first: the start pays for what the first requests need. A
+// large pool is touched page by page as it fills.
+void EngineImpl::TouchMemory() {
+  constexpr int64_t kTouchedBytes = int64_t{64} << 20;  // of each
+  ops::Device& device = runtime_.device;
+  int64_t bytes_a_page = 0;
+  for (const ops::CacheView& cache : caches_) {
+    bytes_a_page += int64_t{cache.format.page_bytes} * cache.format.num_layers;
+  }
+  const int64_t pages = std::min(options_.num_pages, kTouchedBytes / bytes_a_page);
+  for (const ops::CacheView& cache : caches_) {
+    for (int layer = 0; layer < cache.format.num_layers; ++layer) {
+      device.Touch(cache.Layer(layer), static_cast<size_t>(pages * cache.format.page_bytes));
+    }
+  }
+  for (const ops::DeviceBuffer* buffer : {&workspace_, &logits_}) {
+    device.Touch(buffer->data(), std::min<size_t>(buffer->size(), kTouchedBytes));
+  }
 }
 
 EngineImpl::~EngineImpl() {
@@ -219,6 +242,7 @@ Status EngineImpl::Check(const RequestSpec& spec) const {
 }
 
 Status EngineImpl::SubmitAll(std::vector<Submission> submissions) {
+  const int64_t asked_ns = NowNs();
   std::vector<std::unique_ptr<Sequence>> sequences;
   for (Submission& submission : submissions) {
     FATHOM_CHECK(submission.listener != nullptr);
@@ -254,7 +278,8 @@ Status EngineImpl::SubmitAll(std::vector<Submission> submissions) {
     }
     for (std::unique_ptr<Sequence>& sequence : sequences) {
       live_.insert(sequence->spec.id);
-      Emit(event::Kind::kQueued, *sequence, 0, static_cast<uint64_t>(sequence->num_prompt));
+      EmitAt(asked_ns, event::Kind::kQueued, *sequence, 0,
+             static_cast<uint64_t>(sequence->num_prompt));
       inbox_.push_back(std::move(sequence));
     }
   }

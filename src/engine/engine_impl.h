@@ -1,5 +1,6 @@
 #pragma once
 // The engine behind engine.h. One thread owns everything but the members under mutex_.
+#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -39,30 +40,51 @@ class EngineImpl final : public Engine {
   void Drain(int64_t deadline_ns) override;
 
  private:
+  struct Yield {                                  // of one sequence in one step
+    const ops::sample::Choice* choice = nullptr;  // null: its prompt goes on
+    Scheduler::Outcome outcome;
+  };
   struct InFlight {
     Batch batch;
+    std::vector<Yield> yields;                 // [batch.entries]
     std::vector<ops::sample::Choice> choices;  // host copy, complete once the fence has passed
     ops::Fence fence;
     int64_t start_ns = 0;
   };
 
+  struct ThreadTime {
+    int64_t wall_ns = 0;
+    int64_t cpu_ns = 0;  // that the engine's thread had run by then; 0: a device does the work
+  };
+  static int64_t OffCpuNs(const ThreadTime& from, const ThreadTime& to) {
+    if (to.cpu_ns == 0) return 0;
+    return std::max<int64_t>(0, (to.wall_ns - from.wall_ns) - (to.cpu_ns - from.cpu_ns));
+  }
+
   Status Check(const RequestSpec& spec) const;
+  void TouchMemory();  // what the first requests will use
 
   // The engine's thread.
   void Loop();
   bool TakeInbox();  // waits when there is nothing to do; false to stop
+  ThreadTime ReadThreadTime() const;
+  void EmitOffCpu(uint64_t step_id);
   void Accept(std::unique_ptr<Sequence> sequence);
   void ScheduleStep();
   Status Launch(InFlight& step);
   void CompleteOldest();
-  void Deliver(const BatchEntry& entry, const ops::sample::Choice* choice, uint64_t step_id,
-               int64_t now_ns);
+  // The scheduler and the sampler hear of a token before any client does.
+  Scheduler::Outcome TakeIn(const BatchEntry& entry, const ops::sample::Choice* choice,
+                            uint64_t step_id);
+  void Deliver(Sequence& sequence, const Yield& yield, int64_t now_ns);
   void Finish(Sequence& sequence, FinishReason reason, const Error* error);
   void Fail(const Error& error);
   void Retire();
   void PublishStats();
   void Emit(event::Kind kind, const Sequence& sequence, uint64_t step_id, uint64_t value,
             uint16_t flags = 0, uint64_t aux = 0) const;
+  void EmitAt(int64_t start_ns, event::Kind kind, const Sequence& sequence, uint64_t step_id,
+              uint64_t value, uint16_t flags = 0, uint64_t aux = 0) const;
 
   model::Model& model_;
   const EngineOptions options_;
@@ -87,7 +109,9 @@ class EngineImpl final : public Engine {
   std::vector<InFlight> in_flight_;  // oldest first
   std::vector<InFlight> idle_steps_;
   int64_t last_step_end_ns_ = 0;
-  EngineStats counters_;  // those that only count up
+  ThreadTime launched_, ended_;  // of the last step
+  bool slept_ = true;            // since it ended
+  EngineStats counters_;         // those that only count up
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;     // the engine's thread has something to do

@@ -1,5 +1,6 @@
 // The engine's thread: what arrives, one step after the other, what they yield.
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -35,6 +36,7 @@ bool EngineImpl::TakeInbox() {
   taken_.clear();
   taken_cancels_.clear();
   std::unique_lock lock(mutex_);
+  slept_ |= sequences_.empty();
   wake_.wait(lock, [this] {
     return !sequences_.empty() || !inbox_.empty() || !cancels_.empty() || stop_;
   });
@@ -43,6 +45,25 @@ bool EngineImpl::TakeInbox() {
   if (cancel_all_) taken_cancels_.assign(live_.begin(), live_.end());
   stats_.waiting += static_cast<int32_t>(taken_.size());
   return !(stop_ && sequences_.empty() && taken_.empty());
+}
+
+EngineImpl::ThreadTime EngineImpl::ReadThreadTime() const {
+  const bool works_here = runtime_.device.kind() == ops::DeviceKind::kCpu;
+  // In this order: a thread likes to lose its CPU on its way out of the system call.
+  const int64_t cpu_ns = works_here && runtime_.sink.enabled() ? ThreadCpuNs() : 0;
+  return {.wall_ns = NowNs(), .cpu_ns = cpu_ns};
+}
+
+// Between two steps, when it is worth an event. Sleep for want of work is no wait.
+void EngineImpl::EmitOffCpu(uint64_t step_id) {
+  constexpr int64_t kWorthNs = 20'000;
+  const int64_t off_ns = OffCpuNs(ended_, launched_);
+  if (std::exchange(slept_, false) || off_ns < kWorthNs) return;
+  runtime_.sink.Emit({.start_ns = ended_.wall_ns,
+                      .duration_ns = launched_.wall_ns - ended_.wall_ns,
+                      .step_id = step_id,
+                      .value = static_cast<uint64_t>(off_ns),
+                      .kind = event::Kind::kWaitForCpu});
 }
 
 void EngineImpl::Accept(std::unique_ptr<Sequence> sequence) {
@@ -114,7 +135,9 @@ void EngineImpl::ScheduleStep() {
 }
 
 Status EngineImpl::Launch(InFlight& step) {
-  step.start_ns = NowNs();
+  launched_ = ReadThreadTime();
+  step.start_ns = launched_.wall_ns;
+  EmitOffCpu(step.batch.step_id);
   const Batch& batch = step.batch;
   for (const BatchEntry& entry : batch.entries) {
     const bool prompt = entry.role == ops::Role::kPrompt;
@@ -123,10 +146,6 @@ Status EngineImpl::Launch(InFlight& step) {
          static_cast<uint64_t>(entry.first_position));
   }
   const ops::StreamId stream = ops::kDefaultStream;
-  StepBuffers::Step built = buffers_.Build(batch, stream);
-  const ops::StepBucket& bucket = built.inputs.bucket;
-  TensorView logits = TensorView::Contiguous(logits_.data(), DType::kF32,
-                                             {bucket.num_logits, setup_.limits.vocab_size});
   ops::Context context{.device = runtime_.device,
                        .pool = runtime_.pool,
                        .cpu = runtime_.cpu,
@@ -135,6 +154,13 @@ Status EngineImpl::Launch(InFlight& step) {
                        .sink = runtime_.sink,
                        .step_id = batch.step_id,
                        .stream = stream};
+  StepBuffers::Step built = [&] {
+    const auto span = context.Mark(event::Op::kCopy, -1);
+    return buffers_.Build(batch, stream);
+  }();
+  const ops::StepBucket& bucket = built.inputs.bucket;
+  TensorView logits = TensorView::Contiguous(logits_.data(), DType::kF32,
+                                             {bucket.num_logits, setup_.limits.vocab_size});
   arena_.Release(0);
   const model::StepPlan plan = model_.Plan(bucket);
   FATHOM_TRY(model_.Forward(plan, built.inputs, caches_, context, logits));
@@ -154,44 +180,46 @@ void EngineImpl::CompleteOldest() {
     Fail(status.error());
     return;
   }
-  const int64_t now_ns = NowNs();
+  ended_ = ReadThreadTime();
+  const int64_t now_ns = ended_.wall_ns;
+  const Batch& batch = step.batch;
   event::Event event;
   event.kind = event::Kind::kStep;
-  event.step_id = step.batch.step_id;
+  event.step_id = batch.step_id;
   event.start_ns = std::max(step.start_ns, last_step_end_ns_);
   event.duration_ns = now_ns - event.start_ns;
-  event.value = static_cast<uint64_t>(step.batch.num_tokens);
-  event.aux = static_cast<uint64_t>(step.batch.num_prompt_tokens);
+  event.value = static_cast<uint64_t>(batch.num_tokens);
+  event.aux = static_cast<uint64_t>(batch.num_prompt_tokens);
+  const int64_t off_cpu_us = OffCpuNs(launched_, ended_) / 1000;
+  event.off_cpu_us = static_cast<uint32_t>(std::min<int64_t>(off_cpu_us, UINT32_MAX));
   runtime_.sink.Emit(event);
   last_step_end_ns_ = now_ns;
   ++counters_.steps;
 
   size_t row = 0;
-  for (const BatchEntry& entry : step.batch.entries) {
-    const ops::sample::Choice* choice = entry.needs_logits ? &step.choices[row++] : nullptr;
-    Deliver(entry, choice, step.batch.step_id, now_ns);
+  for (size_t i = 0; i < batch.entries.size(); ++i) {
+    Yield& yield = step.yields[i];
+    yield.choice = batch.entries[i].needs_logits ? &step.choices[row++] : nullptr;
+    yield.outcome = TakeIn(batch.entries[i], yield.choice, batch.step_id);
   }
-  scheduler_.Complete(step.batch.step_id);
+  event = {.start_ns = now_ns, .step_id = batch.step_id, .value = batch.entries.size()};
+  event.kind = event::Kind::kSchedule;
+  event.duration_ns = NowNs() - now_ns;
+  runtime_.sink.Emit(event);
+  for (size_t i = 0; i < batch.entries.size(); ++i) {
+    Deliver(*batch.entries[i].sequence, step.yields[i], now_ns);
+  }
+  scheduler_.Complete(batch.step_id);
   idle_steps_.push_back(std::move(step));
   in_flight_.erase(in_flight_.begin());
 }
 
-void EngineImpl::Deliver(const BatchEntry& entry, const ops::sample::Choice* choice,
-                         uint64_t step_id, int64_t now_ns) {
+Scheduler::Outcome EngineImpl::TakeIn(const BatchEntry& entry, const ops::sample::Choice* choice,
+                                      uint64_t step_id) {
   Sequence& sequence = *entry.sequence;
-  const bool ended = sequence.state == Sequence::State::kEnded;
-  if (choice == nullptr || choice->token < 0) {
-    scheduler_.Apply(entry, {});
-    if (choice == nullptr || ended) return;
-    const Error error = choice->token == ops::sample::Choice::kAllMasked
-                            ? Error{Code::kInternal, "the grammar allows no token here"}
-                            : Error{Code::kInternal, "the model's logits hold NaN or infinity"};
-    scheduler_.End(sequence);
-    Finish(sequence, FinishReason::kError, &error);
-    return;
-  }
+  if (choice == nullptr || choice->token < 0) return scheduler_.Apply(entry, {});
   const Scheduler::Outcome outcome = scheduler_.Apply(entry, {&choice->token, 1});
-  if (outcome.count == 0) return;  // it has ended meanwhile
+  if (outcome.count == 0) return outcome;  // it has ended meanwhile
   ++counters_.generated_tokens;
   if (outcome.first == sequence.num_prompt) {
     counters_.prompt_tokens += static_cast<uint64_t>(sequence.num_prompt);
@@ -199,13 +227,29 @@ void EngineImpl::Deliver(const BatchEntry& entry, const ops::sample::Choice* cho
   sequence.sampler.Commit(choice->token);
   Emit(event::Kind::kToken, sequence, step_id,
        static_cast<uint64_t>(outcome.first - sequence.num_prompt));
+  return outcome;
+}
+
+void EngineImpl::Deliver(Sequence& sequence, const Yield& yield, int64_t now_ns) {
+  const ops::sample::Choice* choice = yield.choice;
+  if (choice == nullptr) return;
+  if (choice->token < 0) {
+    if (sequence.state == Sequence::State::kEnded) return;
+    const Error error = choice->token == ops::sample::Choice::kAllMasked
+                            ? Error{Code::kInternal, "the grammar allows no token here"}
+                            : Error{Code::kInternal, "the model's logits hold NaN or infinity"};
+    scheduler_.End(sequence);
+    Finish(sequence, FinishReason::kError, &error);
+    return;
+  }
+  if (yield.outcome.count == 0) return;
   TokenOutput output{.token = choice->token, .logprob = choice->logprob, .time_ns = now_ns};
   for (int32_t i = 0; i < choice->num_top; ++i) {
     output.top.push_back({.token = choice->top_tokens[i], .logprob = choice->top_logprobs[i]});
   }
   const bool wants_more = sequence.listener->OnTokens({&output, 1});
-  if (outcome.finish) {
-    Finish(sequence, wants_more ? *outcome.finish : FinishReason::kStop, nullptr);
+  if (yield.outcome.finish) {
+    Finish(sequence, wants_more ? *yield.outcome.finish : FinishReason::kStop, nullptr);
   } else if (!wants_more) {
     scheduler_.End(sequence);
     Finish(sequence, FinishReason::kStop, nullptr);
@@ -275,12 +319,17 @@ void EngineImpl::PublishStats() {
 
 void EngineImpl::Emit(event::Kind kind, const Sequence& sequence, uint64_t step_id, uint64_t value,
                       uint16_t flags, uint64_t aux) const {
+  if (runtime_.sink.enabled()) EmitAt(NowNs(), kind, sequence, step_id, value, flags, aux);
+}
+
+void EngineImpl::EmitAt(int64_t start_ns, event::Kind kind, const Sequence& sequence,
+                        uint64_t step_id, uint64_t value, uint16_t flags, uint64_t aux) const {
   if (!runtime_.sink.enabled()) return;
   event::Event event;
   event.kind = kind;
   event.request_id = sequence.spec.id;
   event.step_id = step_id;
-  event.start_ns = NowNs();
+  event.start_ns = start_ns;
   event.value = value;
   event.aux = aux;
   event.flags = flags;

@@ -404,10 +404,10 @@ TEST(Engine, EventsTellARequestsStory) {
   EXPECT_EQ(counts[event::Kind::kCacheMiss], 1);
   EXPECT_EQ(counts[event::Kind::kToken], 5);
   EXPECT_EQ(counts[event::Kind::kFinished], 1);
-  EXPECT_EQ(counts[event::Kind::kStep], 6);  // chunks of 48 and 12, then four tokens
-  EXPECT_EQ(counts[event::Kind::kSchedule], 6);
+  EXPECT_EQ(counts[event::Kind::kStep], 6);       // chunks of 48 and 12, then four tokens
+  EXPECT_EQ(counts[event::Kind::kSchedule], 12);  // before and after each
   EXPECT_EQ(counts[event::Kind::kStepSequence], 6);
-  EXPECT_EQ(counts[event::Kind::kOp], 5);  // sampling; the fake model marks nothing
+  EXPECT_EQ(counts[event::Kind::kOp], 11);  // inputs, sampling; the fake model marks nothing
 }
 
 TEST(Engine, AStepAllocatesNothing) {

@@ -10,7 +10,8 @@ constexpr std::array<std::string_view, static_cast<size_t>(Kind::kCount)> kKinds
     "schedule",        "step",          "step_sequence", "op",
     "token",           "detokenize",    "network_write", "preempted",
     "finished",        "prefix_lookup", "cache_miss",    "kv_version_mismatch",
-    "model_load",      "responded"};
+    "model_load",      "responded",     "parse",         "wait_for_cpu",
+    "ledger"};
 
 constexpr std::array<std::string_view, static_cast<size_t>(Op::kCount)> kOps = {
     "none", "embed",   "norm",          "qkv",  "rope_cache", "attention", "out_proj", "dense_mlp",

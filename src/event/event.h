@@ -16,23 +16,29 @@ enum class Kind : uint8_t {
   kTokenize,        // S request_id; value = prompt tokens
   kQueued,          // I request_id; value = prompt tokens. The engine owns it from here
   kScheduled,       // I request_id, step_id; first time, and again after each preemption
-  kSchedule,        // S step_id; value = sequences in the batch: the scheduler's own time
-  kStep,            // S step_id; value = tokens, aux = prompt tokens among them
-  kStepSequence,    // I request_id, step_id; value = tokens of this request, aux = first position,
-                    //   flags = kPromptRole or kGeneratedRole
-  kOp,              // S step_id, op, layer; value = bytes moved, aux = FLOPs (0 = not stated)
-  kToken,           // I request_id, step_id; value = index of the generated token
-  kDetokenize,      // S request_id; value = tokens
-  kNetworkWrite,    // S request_id; value = bytes
-  kPreempted,       // I request_id; value = tokens whose pages were given back
-  kFinished,        // I request_id; value = generated tokens, flags = engine::FinishReason
-  kPrefixLookup,    // S request_id; value = tokens found, aux = tokens asked for
-  kCacheMiss,       // I request_id; value = first divergent token, aux = tokens to compute again,
-                    //   flags = MissCause
+  kSchedule,  // S step_id; value = sequences in the batch. The scheduler's own time: choosing the
+              //   batch, and taking in what it yielded
+  kStep,      // S step_id; value = tokens, aux = prompt tokens among them, off_cpu_us
+  kStepSequence,  // I request_id, step_id; value = tokens of this request, aux = first position,
+                  //   flags = kPromptRole or kGeneratedRole
+  kOp,            // S step_id, op, layer; value = bytes moved, aux = FLOPs (0 = not stated)
+  kToken,         // I request_id, step_id; value = index of the generated token
+  kDetokenize,    // S request_id; value = tokens
+  kNetworkWrite,  // S request_id; value = bytes. Put into its form, and taken by the socket
+  kPreempted,     // I request_id; value = tokens whose pages were given back
+  kFinished,      // I request_id; value = generated tokens, flags = engine::FinishReason
+  kPrefixLookup,  // S request_id; value = tokens found, aux = tokens asked for
+  kCacheMiss,     // I request_id; value = first divergent token, aux = tokens to compute again,
+                  //   flags = MissCause
   kKvVersionMismatch,  // I request_id; value = pages there under another version, flags = MissCause
   kModelLoad,          // S value = bytes
   kResponded,          // I request_id; value = body bytes. The front end has written the whole
                        //   response, or has given it up: the request's wall time ends here
+  kParse,              // S request_id; value = body bytes. The request read and checked
+  kWaitForCpu,         // S request_id; from one thread passing it on until the next one runs.
+                       //   Without a request: S step_id; value = ns of the span that the engine's
+                       //   thread was not on a CPU between the step before and this one
+  kLedger,             // S request_id; its own ledger made for the response
   kCount,
 };
 
@@ -90,7 +96,8 @@ struct Event {
   Op op = Op::kNone;
   ClockDomain clock = ClockDomain::kHostMonotonic;
   uint8_t device = 0;
-  uint32_t reserved = 0;
+  // Of kStep: how long the engine's thread was not on a CPU. 0 when the device does the work.
+  uint32_t off_cpu_us = 0;
 };
 static_assert(sizeof(Event) == 64 && std::is_trivially_copyable_v<Event>);
 

@@ -6,10 +6,10 @@ namespace fathom::observe {
 namespace {
 
 constexpr std::array<std::string_view, kNumParts> kPartNames = {
-    "tokenize",          "prefix_lookup", "queue",      "preempted",
-    "prefill",           "recompute",     "decode",     "others_prefill",
-    "others_decode",     "schedule",      "detokenize", "network_write",
-    "others_detokenize", "unexplained"};
+    "parse",           "tokenize",   "prefix_lookup", "queue",          "preempted",
+    "prefill",         "recompute",  "decode",        "others_prefill", "others_decode",
+    "schedule",        "detokenize", "ledger",        "network_write",  "others_detokenize",
+    "waiting_for_cpu", "unexplained"};
 
 const Interval& TimeOf(const Interval& interval) { return interval; }
 const Interval& TimeOf(const StepInterval& step) { return step.time; }
@@ -65,6 +65,20 @@ void SortAndClipImpl(std::vector<Item>* items, Interval (*get)(const Item&),
   items->resize(kept);
 }
 
+// How much of a gap between two steps was an interruption. The host's own work takes microseconds
+// there; a shorter gap says nothing.
+int64_t Interrupted(const std::vector<OffCpu>& off_cpu, Interval gap) {
+  constexpr int64_t kShortestNs = 20'000;
+  if (gap.length() < kShortestNs) return 0;
+  int64_t ns = 0;
+  for (const OffCpu& off : off_cpu) {
+    const int64_t both =
+        std::min(gap.end_ns, off.time.end_ns) - std::max(gap.begin_ns, off.time.begin_ns);
+    if (both > 0) ns += std::min(both, off.ns);
+  }
+  return ns;
+}
+
 }  // namespace
 
 std::string_view NameOf(Part part) {
@@ -82,6 +96,7 @@ Breakdown Attribute(const Timeline& timeline, Interval window, std::vector<StepS
     Take(intervals, &free, [&](const Interval&, Interval piece) { add(part, piece.length()); });
   };
 
+  take(Part::kParse, timeline.parse);
   take(Part::kTokenize, timeline.tokenize);
   take(Part::kPrefixLookup, timeline.prefix_lookup);
   std::vector<Interval> queued;
@@ -114,7 +129,10 @@ Breakdown Attribute(const Timeline& timeline, Interval window, std::vector<StepS
       explained += part;
     }
     add(step.own, explained);
-    add(Part::kUnexplained, own - explained);
+    const int64_t waited =
+        std::min(own - explained, Scale(step.off_cpu_ns, own, step.time.length()));
+    add(Part::kWaitingForCpu, waited);
+    add(Part::kUnexplained, own - explained - waited);
     if (shares != nullptr) {
       if (!shares->empty() && shares->back().step == &step) {
         shares->back().own_ns += own;
@@ -127,9 +145,15 @@ Breakdown Attribute(const Timeline& timeline, Interval window, std::vector<StepS
 
   take(Part::kSchedule, timeline.schedule);
   take(Part::kDetokenize, timeline.detokenize);
+  take(Part::kLedger, timeline.ledger);
   take(Part::kNetworkWrite, timeline.network_write);
   take(Part::kOthersDetokenize, timeline.others_detokenize);
-  for (const Interval& gap : free) add(Part::kUnexplained, gap.length());
+  take(Part::kWaitingForCpu, timeline.waiting);
+  for (const Interval& gap : free) {
+    const int64_t waited = Interrupted(timeline.off_cpu, gap);
+    add(Part::kWaitingForCpu, waited);
+    add(Part::kUnexplained, gap.length() - waited);
+  }
   return out;
 }
 

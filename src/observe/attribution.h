@@ -6,7 +6,9 @@
 // A step that the request took part in is its own, but for the share of prompt tokens of other
 // requests in the batch (by token count), which is kOthersPrefill: the same batch without them
 // would have been that much shorter. A step's own time divides over its ops as they ran; what no
-// op covers inside a step is unexplained.
+// op covers inside a step is waiting for a CPU, as far as the engine's thread was off its CPU
+// during the step at all, and else unexplained. The same holds for an interruption between two
+// steps. An op that was interrupted keeps the time.
 #include <array>
 #include <cstdint>
 #include <string_view>
@@ -20,9 +22,10 @@ inline constexpr size_t kNumOps = static_cast<size_t>(event::Op::kCount);
 using OpTimes = std::array<int64_t, kNumOps>;  // [kNumOps], ns; index 0 (Op::kNone) stays 0
 
 enum class Part : uint8_t {
+  kParse,             // the request's JSON, read and checked
   kTokenize,          // text to tokens, with the chat template
   kPrefixLookup,      // searching the prefix cache
-  kQueue,             // from the engine's queue to the first batch
+  kQueue,             // from being handed to the engine to the first batch
   kPreempted,         // pages given back; waiting to be scheduled again
   kPrefill,           // steps over the request's own prompt
   kRecompute,         // steps that rebuild what a preemption dropped
@@ -31,8 +34,11 @@ enum class Part : uint8_t {
   kOthersDecode,      // steps without it that only generated
   kSchedule,          // the scheduler at work
   kDetokenize,        // tokens to text
-  kNetworkWrite,      // the socket taking the response
+  kLedger,            // its own ledger, made for the response
+  kNetworkWrite,      // the response put into its form and taken by the socket
   kOthersDetokenize,  // other requests' tokens turned into text before the next step
+  kWaitingForCpu,  // a thread had its work and did not run: another one had passed the request on
+                   // to it, or it was the engine's between two ops or steps
   kUnexplained,
   kCount,
 };
@@ -51,6 +57,7 @@ struct StepInterval {
   uint32_t tokens = 0;         // of the batch
   uint32_t prompt_tokens = 0;  // of the batch
   OpTimes op_ns{};             // sum <= time.length()
+  int64_t off_cpu_ns = 0;      // event::Event::off_cpu_us
 
   // kPrefill, kRecompute or kDecode when the request took part; kUnexplained when not.
   Part own = Part::kUnexplained;
@@ -60,12 +67,19 @@ struct StepInterval {
   bool took_part() const { return own != Part::kUnexplained; }
 };
 
+// Between two steps: how much of the time the engine's thread was not on a CPU.
+struct OffCpu {
+  Interval time;
+  int64_t ns = 0;
+};
+
 // What is known of one request and of the engine around it. Lists are sorted by begin and free of
 // overlaps (SortAndClip makes them so).
 struct Timeline {
-  std::vector<Interval> tokenize, prefix_lookup, queue, preempted;
+  std::vector<Interval> parse, tokenize, prefix_lookup, queue, preempted;
   std::vector<StepInterval> steps;
-  std::vector<Interval> schedule, detokenize, network_write, others_detokenize;
+  std::vector<Interval> schedule, detokenize, ledger, network_write, others_detokenize, waiting;
+  std::vector<OffCpu> off_cpu;
 };
 
 struct Breakdown {

@@ -22,17 +22,23 @@ constexpr std::array<std::string_view, 5> kFinishReasons = {"stop", "length", "c
 
 Interval TimeOf(const Event& e) { return {e.start_ns, e.start_ns + e.duration_ns}; }
 
-void DropBefore(std::deque<Interval>* intervals, int64_t ns) {
-  while (!intervals->empty() &&
-         (intervals->front().end_ns <= ns || intervals->size() > kMaxIntervals)) {
-    intervals->pop_front();
+const Interval& TimeOf(const Interval& interval) { return interval; }
+const Interval& TimeOf(const OffCpu& off_cpu) { return off_cpu.time; }
+
+template <class Item>
+void DropBefore(std::deque<Item>* items, int64_t ns) {
+  while (!items->empty() &&
+         (TimeOf(items->front()).end_ns <= ns || items->size() > kMaxIntervals)) {
+    items->pop_front();
   }
 }
 
-std::vector<Interval> Overlapping(const std::deque<Interval>& intervals, Interval window) {
-  std::vector<Interval> out;
-  for (const Interval& i : intervals) {
-    if (i.end_ns > window.begin_ns && i.begin_ns < window.end_ns) out.push_back(i);
+template <class Item>
+std::vector<Item> Overlapping(const std::deque<Item>& items, Interval window) {
+  std::vector<Item> out;
+  for (const Item& item : items) {
+    const Interval& time = TimeOf(item);
+    if (time.end_ns > window.begin_ns && time.begin_ns < window.end_ns) out.push_back(item);
   }
   return out;
 }
@@ -74,6 +80,7 @@ void Ledger::Apply(const Event& e) {
         step->time = TimeOf(e);
         step->tokens = static_cast<uint32_t>(e.value);
         step->prompt_tokens = static_cast<uint32_t>(e.aux);
+        step->off_cpu_ns = int64_t{e.off_cpu_us} * 1000;
       }
       return;
     case Kind::kOp:
@@ -90,6 +97,10 @@ void Ledger::Apply(const Event& e) {
       return;
     case Kind::kSchedule:
       schedules_.push_back(TimeOf(e));
+      return;
+    case Kind::kWaitForCpu:
+      if (e.request_id != 0) return ApplyToRequest(e);
+      off_cpu_.push_back({TimeOf(e), static_cast<int64_t>(e.value)});
       return;
     case Kind::kModelLoad:
     case Kind::kCount:
@@ -128,6 +139,9 @@ void Ledger::ApplyToRequest(const Event& e) {
     case Kind::kRequestArrived:
       live->arrived_ns = e.start_ns;
       break;
+    case Kind::kParse:
+      live->parse.push_back(TimeOf(e));
+      break;
     case Kind::kTokenize:
       live->tokenize.push_back(TimeOf(e));
       live->prompt_tokens = e.value;
@@ -162,6 +176,12 @@ void Ledger::ApplyToRequest(const Event& e) {
       break;
     case Kind::kNetworkWrite:
       live->network_write.push_back(TimeOf(e));
+      break;
+    case Kind::kLedger:
+      live->ledger.push_back(TimeOf(e));
+      break;
+    case Kind::kWaitForCpu:
+      live->waiting.push_back(TimeOf(e));
       break;
     case Kind::kFinished:
       live->finished_ns = e.start_ns;
@@ -295,10 +315,12 @@ void Ledger::Settle() {
   }
   DropBefore(&schedules_, oldest);
   DropBefore(&detokenizes_, oldest);
+  DropBefore(&off_cpu_, oldest);
 }
 
 Timeline Ledger::TimelineOf(const Live& live, Interval window) const {
   Timeline out;
+  out.parse = live.parse;
   out.tokenize = live.tokenize;
   out.prefix_lookup = live.prefix_lookup;
   out.queue = live.queue;
@@ -307,8 +329,11 @@ Timeline Ledger::TimelineOf(const Live& live, Interval window) const {
   if (live.preempted_ns) out.preempted.push_back({*live.preempted_ns, window.end_ns});
   out.detokenize = live.detokenize;
   out.network_write = live.network_write;
+  out.ledger = live.ledger;
+  out.waiting = live.waiting;
   out.schedule = Overlapping(schedules_, window);
   out.others_detokenize = Overlapping(detokenizes_, window);
+  out.off_cpu = Overlapping(off_cpu_, window);
   auto use = live.uses.begin();
   for (const Step& step : steps_) {
     if (!step.timed || step.time.end_ns <= window.begin_ns || step.time.begin_ns >= window.end_ns) {
@@ -320,6 +345,7 @@ Timeline Ledger::TimelineOf(const Live& live, Interval window) const {
     item.tokens = step.tokens;
     item.prompt_tokens = step.prompt_tokens;
     item.op_ns = TimesOf(step);
+    item.off_cpu_ns = step.off_cpu_ns;
     while (use != live.uses.end() && use->step_id < step.id) ++use;
     for (; use != live.uses.end() && use->step_id == step.id; ++use) {
       item.own = use->recompute     ? Part::kRecompute
@@ -330,8 +356,9 @@ Timeline Ledger::TimelineOf(const Live& live, Interval window) const {
       if (use->prompt_role) item.own_prompt_tokens += use->tokens;
     }
   }
-  for (auto* list : {&out.tokenize, &out.prefix_lookup, &out.queue, &out.preempted, &out.schedule,
-                     &out.detokenize, &out.network_write, &out.others_detokenize}) {
+  for (auto* list :
+       {&out.parse, &out.tokenize, &out.prefix_lookup, &out.queue, &out.preempted, &out.schedule,
+        &out.detokenize, &out.network_write, &out.others_detokenize, &out.ledger, &out.waiting}) {
     SortAndClip(list);
   }
   SortAndClip(&out.steps);

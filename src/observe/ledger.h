@@ -101,7 +101,8 @@ class Ledger : public Consumer {
   struct Live {
     std::optional<int64_t> arrived_ns, finished_ns, responded_ns;
     std::optional<uint16_t> finish_reason;
-    std::vector<Interval> tokenize, prefix_lookup, detokenize, network_write;
+    std::vector<Interval> parse, tokenize, prefix_lookup, detokenize, network_write, ledger,
+        waiting;
     std::vector<Interval> queue, preempted;  // closed by kScheduled
     std::optional<int64_t> queued_ns, preempted_ns;
     bool recomputing = false;
@@ -123,6 +124,7 @@ class Ledger : public Consumer {
     Interval time;
     uint32_t tokens = 0;
     uint32_t prompt_tokens = 0;
+    int64_t off_cpu_ns = 0;
     OpTimes host_ns{};
     OpTimes gpu_ns{};
     std::vector<OpSpan> spans;  // host ops until folded
@@ -145,6 +147,7 @@ class Ledger : public Consumer {
   std::deque<uint64_t> kept_order_;
   std::deque<Step> steps_;  // consecutive ids from steps_.front().id
   std::deque<Interval> schedules_;
+  std::deque<OffCpu> off_cpu_;
   std::deque<Interval> detokenizes_;  // of all requests
   int64_t newest_ns_ = 0;
   uint64_t forgotten_below_ = 0;  // steps with smaller ids were dropped for want of room

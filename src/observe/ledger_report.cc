@@ -84,9 +84,9 @@ constexpr Words kEnglishWords = {
     "token {} took {}: {}",
     "prefix cache: {} of {} prompt tokens reused",
     "not exact: {} events lost, {} late, {} steps forgotten",
-    {"tokenize", "prefix lookup", "queue", "preempted", "prefill", "recompute", "decode",
-     "others' prefill", "others' decode", "schedule", "detokenize", "network", "others' detokenize",
-     "unexplained"}};
+    {"parse", "tokenize", "prefix lookup", "queue", "preempted", "prefill", "recompute", "decode",
+     "others' prefill", "others' decode", "schedule", "detokenize", "ledger", "network",
+     "others' detokenize", "waiting for a CPU", "unexplained"}};
 
 constexpr Words kChineseWords = {
     "时间去向",
@@ -99,8 +99,8 @@ constexpr Words kChineseWords = {
     "词元 {} 用了 {}：{}",
     "前缀缓存：复用 {} / {} 个提示词元",
     "不精确：丢失 {} 个事件，迟到 {} 个，遗忘 {} 步",
-    {"分词", "查前缀缓存", "排队", "被抢占", "预填充", "重算", "解码", "他人的预填充", "他人的解码",
-     "调度", "反分词", "网络", "他人的反分词", "未解释"}};
+    {"解析请求", "分词", "查前缀缓存", "排队", "被抢占", "预填充", "重算", "解码", "他人的预填充",
+     "他人的解码", "调度", "反分词", "生成账单", "网络", "他人的反分词", "等待 CPU", "未解释"}};
 
 constexpr size_t kNameColumns = 32;
 

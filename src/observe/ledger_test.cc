@@ -121,6 +121,53 @@ TEST(Ledger, DividesASoloRequestExactly) {
   EXPECT_EQ(FinishReasonName(*found->finish_reason), "length");
 }
 
+// What a busy machine does to a request: whoever has its work waits for a CPU.
+TEST(Ledger, NamesWaitsForACpu) {
+  Script s;
+  s.At(Kind::kRequestArrived, 0, 1);
+  s.Span(Kind::kWaitForCpu, 0, 40, 1);
+  s.Span(Kind::kParse, 40, 50, 1, 99);
+  s.Span(Kind::kTokenize, 50, 60, 1, 8);
+  s.At(Kind::kQueued, 60, 1, 8);
+  s.At(Kind::kScheduled, 100, 1, 0, 0, 1);
+  s.Use(1, 1, 8, 0, true);
+  // 100 us of the step lie in no op; the thread was off its CPU for 90.
+  s.OpSpan(1, Op::kQkv, 100, 400);
+  s.Span(Kind::kStep, 100, 500, 0, 8, 1, 8);
+  s.events.back().off_cpu_us = 90;
+  // Between the steps 80 us, 70 of them off the CPU; then 5 us, too short for an interruption.
+  s.At(Kind::kToken, 500, 1, 0, 0, 1);
+  s.Span(Kind::kWaitForCpu, 500, 580, 0, 70 * kUs, 2);
+  s.Use(1, 2, 1, 8, false);
+  s.OpSpan(2, Op::kQkv, 580, 600);
+  s.Span(Kind::kStep, 580, 600, 0, 1, 2, 0);
+  s.At(Kind::kToken, 600, 1, 1, 0, 2);
+  s.Span(Kind::kWaitForCpu, 600, 605, 0, 5 * kUs, 3);
+  s.Use(1, 3, 1, 9, false);
+  s.OpSpan(3, Op::kQkv, 605, 625);
+  s.Span(Kind::kStep, 605, 625, 0, 1, 3, 0);
+  s.At(Kind::kToken, 625, 1, 2, 0, 3);
+  s.At(Kind::kFinished, 625, 1, 3, 1);
+  s.Span(Kind::kWaitForCpu, 625, 700, 1);
+  s.Span(Kind::kLedger, 700, 720, 1);
+  s.Span(Kind::kNetworkWrite, 690, 730, 1, 99);
+  s.At(Kind::kResponded, 730, 1);
+  Ledger ledger;
+  ledger.Consume(s.events);
+  const auto found = ledger.Find(1, 0);
+  ASSERT_TRUE(found);
+  const Breakdown& b = found->total;
+  EXPECT_EQ(Sum(b), b.wall_ns);
+  EXPECT_EQ(b.of(Part::kParse), 10 * kUs);
+  EXPECT_EQ(b.of(Part::kQueue), 40 * kUs);
+  EXPECT_EQ(b.of(Part::kPrefill), 300 * kUs);
+  EXPECT_EQ(b.of(Part::kDecode), 40 * kUs);
+  EXPECT_EQ(b.of(Part::kLedger), 20 * kUs);
+  EXPECT_EQ(b.of(Part::kNetworkWrite), 20 * kUs);
+  EXPECT_EQ(b.of(Part::kWaitingForCpu), (40 + 90 + 70 + 65) * kUs);
+  EXPECT_EQ(b.of(Part::kUnexplained), (10 + 10 + 5) * kUs);
+}
+
 TEST(Ledger, NamesOtherRequestsPrefill) {
   Script s;
   s.At(Kind::kRequestArrived, 0, 1);

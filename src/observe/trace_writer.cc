@@ -132,8 +132,8 @@ void TraceWriter::Append(const Event& e) {
   switch (e.kind) {
     case Kind::kStep:
       span(kEngineTrack, fmt::format("step {}", e.step_id), "step",
-           fmt::format(R"("op":"step","step":{},"tokens":{},"prompt_tokens":{})", e.step_id,
-                       e.value, e.aux));
+           fmt::format(R"("op":"step","step":{},"tokens":{},"prompt_tokens":{},"off_cpu_us":{})",
+                       e.step_id, e.value, e.aux, e.off_cpu_us));
       break;
     case Kind::kSchedule:
       span(kEngineTrack, "schedule", "schedule",
@@ -153,6 +153,12 @@ void TraceWriter::Append(const Event& e) {
       span(kDeliveryTrack, NameOf(e.kind), "delivery",
            fmt::format(R"("op":"{}","request":{},"{}":{})", NameOf(e.kind), e.request_id,
                        e.kind == Kind::kDetokenize ? "tokens" : "bytes", e.value));
+      break;
+    case Kind::kWaitForCpu:
+      if (e.request_id != 0) return RequestStage(e);
+      span(kEngineTrack, "wait_for_cpu", "wait",
+           fmt::format(R"("op":"wait_for_cpu","step":{},"off_cpu_us":{})", e.step_id,
+                       e.value / 1000));
       break;
     case Kind::kModelLoad:
       span(kEngineTrack, "model_load", "load",
@@ -207,6 +213,12 @@ void TraceWriter::RequestStage(const Event& e) {
     case Kind::kTokenize:
       mark('b', ts, "tokenize", fmt::format(R"("op":"tokenize","tokens":{})", e.value));
       mark('e', end, "tokenize", "");
+      break;
+    case Kind::kParse:
+    case Kind::kWaitForCpu:
+    case Kind::kLedger:
+      mark('b', ts, NameOf(e.kind), fmt::format(R"("op":"{}")", NameOf(e.kind)));
+      mark('e', end, NameOf(e.kind), "");
       break;
     case Kind::kPrefixLookup:
       mark('b', ts, "prefix_lookup",

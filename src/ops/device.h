@@ -35,6 +35,8 @@ class Device {
   // 64-byte aligned, uninitialised. The error names the bytes asked for and those free.
   virtual Result<void*> Allocate(size_t bytes) = 0;
   virtual void Free(void* memory) = 0;
+  // Makes allocated memory resident, where that happens at the first write; destroys what it holds.
+  virtual void Touch(void* /*memory*/, size_t /*bytes*/) {}
 
   // Copies in stream order. The source of CopyIn may be reused as soon as it returns.
   virtual void CopyIn(StreamId stream, void* device, const void* host, size_t bytes) = 0;

@@ -1,8 +1,12 @@
 #include "ops/device.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "ops/cache_format.h"
 #include "ops/deferred_device.h"
@@ -23,6 +27,18 @@ TEST(Device, CpuExecutesAtOnce) {
   device->Execute(kDefaultStream, [&] { value = 7; });
   EXPECT_EQ(value, 7);
   EXPECT_TRUE(device->Passed(device->Record(kDefaultStream)));
+}
+
+TEST(Device, TouchedMemoryIsResident) {
+  const auto device = MakeCpuDevice();
+  constexpr size_t kBytes = size_t{16} << 20;
+  auto buffer = DeviceBuffer::Make(*device, kBytes);
+  ASSERT_TRUE(buffer);
+  device->Touch(buffer->data(), kBytes);
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  std::vector<unsigned char> resident(kBytes / page);
+  ASSERT_EQ(mincore(buffer->data(), kBytes, resident.data()), 0);
+  EXPECT_TRUE(std::all_of(resident.begin(), resident.end(), [](unsigned char r) { return r & 1; }));
 }
 
 TEST(DeferredDevice, RunsLateAndInOrder) {

@@ -93,6 +93,7 @@ struct Api::Exchange {
   std::string id;  // X-Request-Id, given or made
   std::string_view route = "none";
   int status = 0;
+  int64_t taken_ns = 0;  // by a worker
 };
 
 struct Api::Route {
@@ -390,21 +391,35 @@ awaitable<void> Api::LedgerPage(Exchange& exchange) {
   co_await ReplyResult(exchange, body);
 }
 
-// One ledger, or an array with one a choice; null when none is known.
+// One ledger, or an array with one a choice; null when none is known. What is not over is divided
+// up to the moment of asking.
 awaitable<ordered_json> Api::LedgerOf(const KnownRequest& request, const std::string& id) {
+  const int64_t now_ns = NowNs();
   const auto wake = std::make_shared<WakeUp>(co_await asio::this_coro::executor);
   observers_.recorder->FlushThen([wake] { wake->Signal(); });
   co_await wake->Wait();
-  auto work = [&, now = NowNs()] {
+  auto work = [&] {
     ordered_json all = ordered_json::array();
     for (int32_t k = 0; k < request.choices; ++k) {
-      const auto ledger = observers_.ledger->Find(request.first_id + static_cast<uint64_t>(k), now);
+      const auto ledger =
+          observers_.ledger->Find(request.first_id + static_cast<uint64_t>(k), now_ns);
       if (ledger) all.push_back(observe::LedgerJson(*ledger, id));
     }
     if (all.empty()) return ordered_json();
     return request.choices == 1 ? all[0] : all;
   };
   ordered_json ledger = co_await RunOn(workers_.get_executor(), work);
+  co_return ledger;
+}
+
+// For the response itself; null when the client did not ask.
+awaitable<ordered_json> Api::OwnLedger(const Generation& generation) {
+  ordered_json ledger;
+  if (!generation.output.ledger) co_return ledger;
+  event::Event made = {.start_ns = NowNs(), .kind = event::Kind::kLedger};
+  ledger = co_await LedgerOf(generation.known, generation.id);
+  made.duration_ns = NowNs() - made.start_ns;
+  EmitAll(generation, made);
   co_return ledger;
 }
 
@@ -442,9 +457,17 @@ std::unique_ptr<Api::Generation> Api::Announce(const Exchange& exchange, Respons
   generation->queue->WakeAtEveryDelta(output.stream);
   generation->choices.resize(static_cast<size_t>(choices));
   generation->announced.resize(static_cast<size_t>(choices));
-  EmitAll(*generation, {.start_ns = exchange.request.arrived_ns,
-                        .value = exchange.request.body.size(),
-                        .kind = event::Kind::kRequestArrived});
+  const int64_t arrived_ns = exchange.request.arrived_ns;
+  const size_t bytes = exchange.request.body.size();
+  EmitAll(*generation,
+          {.start_ns = arrived_ns, .value = bytes, .kind = event::Kind::kRequestArrived});
+  EmitAll(*generation, {.start_ns = arrived_ns,
+                        .duration_ns = exchange.taken_ns - arrived_ns,
+                        .kind = event::Kind::kWaitForCpu});
+  EmitAll(*generation, {.start_ns = exchange.taken_ns,
+                        .duration_ns = NowNs() - exchange.taken_ns,
+                        .value = bytes,
+                        .kind = event::Kind::kParse});
   return generation;
 }
 
@@ -508,7 +531,10 @@ awaitable<void> Api::Generate(Exchange& exchange, Start start) {
   }
   const auto wake = std::make_shared<WakeUp>(co_await asio::this_coro::executor);
   const auto queue = std::make_shared<TokenQueue>([wake] { wake->Signal(); });
-  auto work = [this, &exchange, start, queue] { return (this->*start)(exchange, queue); };
+  auto work = [this, &exchange, start, queue] {
+    exchange.taken_ns = NowNs();
+    return (this->*start)(exchange, queue);
+  };
   auto started = co_await RunOn(workers_.get_executor(), work);
   if (!started) {
     queue->Close();
@@ -536,6 +562,7 @@ awaitable<void> Api::AnswerWhole(Exchange& exchange, Generation& generation, Wak
     }
     for (TokenQueue::Item& item : generation.queue->TakeAll()) {
       generation.Take(&item);
+      EmitWait(generation, item);
       if (item.finish && item.finish->error) {
         const ApiError error = *item.finish->error;
         co_await ReplyError(exchange, error);
@@ -543,12 +570,11 @@ awaitable<void> Api::AnswerWhole(Exchange& exchange, Generation& generation, Wak
       }
     }
   }
-  ordered_json ledger;
-  if (generation.output.ledger) ledger = co_await LedgerOf(generation.known, generation.id);
+  const ordered_json ledger = co_await OwnLedger(generation);
+  event::Event write = {.start_ns = NowNs(), .kind = event::Kind::kNetworkWrite};
   std::string body = generation.text.Whole(
       generation.choices, SumUsage(generation.choices, generation.n), generation.echo, ledger);
-  event::Event write = {
-      .start_ns = NowNs(), .value = body.size(), .kind = event::Kind::kNetworkWrite};
+  write.value = body.size();
   HttpResponse response;
   response.body = std::move(body);
   co_await Reply(exchange, response);
@@ -566,6 +592,7 @@ awaitable<void> Api::AnswerStream(Exchange& exchange, Generation& generation, Wa
       exchange.status = kClientClosed;
       co_return;
     }
+    event::Event write = {.start_ns = NowNs(), .kind = event::Kind::kNetworkWrite};
     std::vector<int32_t> choices;  // that this write carries
     for (TokenQueue::Item& item : generation.queue->TakeAll()) {
       if (item.finish && item.finish->error && !begun && out.empty()) {
@@ -575,21 +602,20 @@ awaitable<void> Api::AnswerStream(Exchange& exchange, Generation& generation, Wa
       }
       out += generation.EventsOf(item);
       generation.Take(&item);
+      EmitWait(generation, item);
       if (std::find(choices.begin(), choices.end(), item.choice) == choices.end()) {
         choices.push_back(item.choice);
       }
     }
     if (generation.finished == generation.known.choices) {
-      ordered_json ledger;
-      if (generation.output.ledger) ledger = co_await LedgerOf(generation.known, generation.id);
+      const ordered_json ledger = co_await OwnLedger(generation);
       const std::string last =
           generation.text.Last(SumUsage(generation.choices, generation.n), ledger);
       if (!last.empty()) out += ServerSentEvent(last);
       out += ServerSentEvent("[DONE]");
     }
     if (out.empty()) continue;
-    event::Event write = {
-        .start_ns = NowNs(), .value = out.size(), .kind = event::Kind::kNetworkWrite};
+    write.value = out.size();
     if (!begun) {
       begun = true;
       HttpResponse head;
@@ -609,8 +635,11 @@ awaitable<void> Api::AnswerStream(Exchange& exchange, Generation& generation, Wa
       observers_.sink.Emit(write);
     }
   }
+  event::Event end = {.start_ns = NowNs(), .kind = event::Kind::kNetworkWrite};
   if (taken) taken = co_await exchange.responder.EndStream();
   if (!taken) exchange.status = kClientClosed;
+  end.duration_ns = NowNs() - end.start_ns;
+  EmitAll(generation, end);
 }
 
 // ---- small parts -------------------------------------------------------------------------------
@@ -620,6 +649,16 @@ void Api::EmitAll(const Generation& generation, event::Event event) const {
     event.request_id = generation.known.first_id + static_cast<uint64_t>(k);
     observers_.sink.Emit(event);
   }
+}
+
+// How long a finished choice waited for this thread.
+void Api::EmitWait(const Generation& generation, const TokenQueue::Item& item) const {
+  if (!item.finish) return;
+  observers_.sink.Emit(
+      {.start_ns = item.finished_ns,
+       .duration_ns = NowNs() - item.finished_ns,
+       .request_id = generation.known.first_id + static_cast<uint64_t>(item.choice),
+       .kind = event::Kind::kWaitForCpu});
 }
 
 void Api::AddHeaders(const Exchange& exchange, HttpResponse* response) const {

@@ -98,6 +98,7 @@ class Api {
                                             WakeUp& wake);
   boost::asio::awaitable<nlohmann::ordered_json> LedgerOf(const KnownRequest& request,
                                                           const std::string& id);
+  boost::asio::awaitable<nlohmann::ordered_json> OwnLedger(const Generation& generation);
 
   boost::asio::awaitable<void> Reply(Exchange& exchange, HttpResponse& response);
   boost::asio::awaitable<void> ReplyResult(Exchange& exchange, const ApiResult<std::string>& body);
@@ -105,6 +106,7 @@ class Api {
   void AddHeaders(const Exchange& exchange, HttpResponse* response) const;
   std::string NewRequestId();
   void EmitAll(const Generation& generation, event::Event event) const;
+  void EmitWait(const Generation& generation, const TokenQueue::Item& item) const;
 
   const ApiOptions options_;
   session::Session& session_;

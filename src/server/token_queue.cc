@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "base/clock.h"
+
 namespace fathom::server {
 
 class TokenQueue::ChoiceListener : public session::TextListener {
@@ -13,7 +15,8 @@ class TokenQueue::ChoiceListener : public session::TextListener {
     queue_->Push({.choice = first_choice_ + choice, .delta = delta});
   }
   void OnFinish(int32_t choice, const session::Finish& finish) override {
-    queue_->Push({.choice = first_choice_ + choice, .finish = KeepFinish(finish)});
+    queue_->Push(
+        {.choice = first_choice_ + choice, .finish = KeepFinish(finish), .finished_ns = NowNs()});
   }
 
  private:

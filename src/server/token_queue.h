@@ -19,6 +19,7 @@ class TokenQueue : public std::enable_shared_from_this<TokenQueue> {
     int32_t choice = 0;
     session::TextDelta delta;
     std::optional<ChoiceFinish> finish;
+    int64_t finished_ns = 0;  // with finish: when it was pushed
   };
 
   // `wake` is called with the queue locked; it must only pass the word on. Waking another thread

@@ -157,6 +157,8 @@ def test_ledger_adds_up(client, server):
         assert sum(p["ns"] for p in book["parts"]) == book["wall_ns"]
         assert book["dropped_events"] == book["forgotten_steps"] == 0
         assert book["generated_tokens"] == answer.usage.completion_tokens
+        assert {"parse", "tokenize", "waiting_for_cpu"} <= {p["part"] for p in book["parts"]}
+    assert "ledger" in {p["part"] for p in page["parts"]}
     chunks = list(chat(client, server, stream=True, extra_body={"fathom": {"ledger": True}}))
     jsonschema.validate(chunks[-1].model_extra["fathom"]["ledger"], schema)
 
