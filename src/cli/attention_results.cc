@@ -10,9 +10,9 @@ namespace {
 
 using nlohmann::json;
 
-void AddRows(const json& document, const char* key, bool decode, AttentionResults* results) {
+Status AddRows(const json& document, const char* key, bool decode, AttentionResults* results) {
   const auto found = document.find(key);
-  if (found == document.end() || !found->is_array()) return;
+  if (found == document.end() || !found->is_array()) return {};
   for (const json& row : *found) {
     AttentionRow added{.shape = row.value("shape", ""), .decode = decode};
     const std::string variant = row.value("variant", "balanced");
@@ -21,8 +21,13 @@ void AddRows(const json& document, const char* key, bool decode, AttentionResult
     added.gb_per_s = row.value("gb_per_s", 0.0);
     added.tflops = row.value("tflops", 0.0);
     added.error = row.value("error", 0.0);
-    if (added.us > 0) results->rows.push_back(std::move(added));
+    if (!(added.us > 0)) {
+      return Err(Code::kInvalidArgument, "\"{}\" of {}: us is {}, expected a time above 0",
+                 added.shape, added.who, added.us);
+    }
+    results->rows.push_back(std::move(added));
   }
+  return {};
 }
 
 }  // namespace
@@ -48,12 +53,17 @@ Status LoadAttentionResults(const std::string& path, AttentionResults* results) 
                "or fathom.bench.peers/1",
                path, schema);
   }
+  const auto add = [&](const json& from, const char* key, bool decode) -> Status {
+    const Status added = AddRows(from, key, decode, results);
+    if (!added) return tl::unexpected(WithContext(added.error(), path));
+    return {};
+  };
   try {
     results->gpu = document.value("gpu", document.value("device", results->gpu));
-    AddRows(document, "decode", true, results);
-    AddRows(document, "peers_decode", true, results);
-    AddRows(document, "prefill", false, results);
-    AddRows(document, "peers_prefill", false, results);
+    FATHOM_TRY(add(document, "decode", true));
+    FATHOM_TRY(add(document, "peers_decode", true));
+    FATHOM_TRY(add(document, "prefill", false));
+    FATHOM_TRY(add(document, "peers_prefill", false));
     for (const json& row : document.value("gathers", json::array())) {
       results->gather_gb_per_s[row.at("pattern").get<std::string>()] = row.at("gb_per_s");
     }
@@ -64,7 +74,7 @@ Status LoadAttentionResults(const std::string& path, AttentionResults* results) 
       for (const json& row : document.at("rows")) {
         const std::string shape = row.at("shape").get<std::string>();
         const bool decode = shape.starts_with("gqa") || shape.starts_with("mla");
-        AddRows(json{{"rows", json::array({row})}}, "rows", decode, results);
+        FATHOM_TRY(add(json{{"rows", json::array({row})}}, "rows", decode));
       }
     }
     const json& versions = schema == "fathom.bench.peers/1" ? document

@@ -254,7 +254,67 @@ Result<int> ShowResults(const BenchAttentionOptions& o) {
   return kExitDone;
 }
 
-Result<int> BenchAttention(BenchAttentionOptions o) {
+enum Mode : uint8_t { kRun = 1, kTable = 2, kExplain = 4, kCpu = 8 };
+
+// An option that would be ignored is refused.
+Status CheckTogether(const BenchAttentionOptions& o, const CLI::App& app, Mode mode) {
+  constexpr struct {
+    const char* option;
+    int goes_with;  // modes
+  } kOptions[] = {{"--check", kRun},
+                  {"--time", kRun},
+                  {"--small", kRun},
+                  {"--autotune", kRun},
+                  {"--repeats", kRun | kCpu},
+                  {"--only", kRun | kTable},
+                  {"--tuning", kRun | kExplain},
+                  {"--results", kTable | kExplain},
+                  {"--json", kRun | kExplain | kCpu},
+                  {"--device", kRun | kCpu},
+                  {"--threads", kCpu},
+                  {"--cpu-isa", kCpu},
+                  {"--device-spec", kExplain},
+                  {"--heads", kExplain | kCpu},
+                  {"--dims", kExplain | kCpu},
+                  {"--lengths", kExplain | kCpu},
+                  {"--queries", kExplain | kCpu},
+                  {"--page", kExplain | kCpu},
+                  {"--full", kExplain | kCpu},
+                  {"--window", kExplain | kCpu},
+                  {"--anchors", kExplain | kCpu},
+                  {"--dtype", kExplain | kCpu},
+                  {"--cache", kExplain | kCpu},
+                  {"--reduction", kExplain},
+                  {"--policy", kExplain},
+                  {"--global-gb-per-s", kExplain}};
+  const char* const doing = mode == kExplain ? "--explain"
+                            : mode == kCpu   ? "--device cpu"
+                            : mode == kTable ? "--results alone (a table of kept rows)"
+                                             : "running on the GPU";
+  std::string refused;
+  std::string legal;
+  for (const auto& [option, goes_with] : kOptions) {
+    if ((goes_with & mode) != 0) {
+      legal += fmt::format(" {}", option);
+    } else if (app.count(option) > 0) {
+      refused += fmt::format(" {}", option);
+    }
+  }
+  if (!refused.empty()) {
+    return Err(Code::kInvalidArgument, "{} does not take{}; it takes --op{}", doing, refused,
+               legal);
+  }
+  if (mode == kCpu && (o.dtype != "BF16" || o.cache != "bf16" || o.page == 0)) {
+    return Err(
+        Code::kInvalidArgument,
+        "--device cpu: found --dtype {} --cache {} --page {}, expected BF16, bf16 and a page "
+        "of 16, 32, 64 or 128 tokens",
+        o.dtype, o.cache, o.page);
+  }
+  return {};
+}
+
+Result<int> BenchAttention(BenchAttentionOptions o, const CLI::App& app) {
   const auto wanted = [&o](const char* op) { return o.op.empty() || o.op == op; };
   o.run.decode = wanted("decode");
   o.run.prefill = wanted("prefill");
@@ -266,17 +326,15 @@ Result<int> BenchAttention(BenchAttentionOptions o) {
     return Err(Code::kInvalidArgument,
                "--op {}: --explain and --device cpu know decode and prefill only", o.op);
   }
-  if (o.explain) return ExplainShape(o);
-  if (o.device == "cpu") {
-    if (!o.run.autotune_path.empty() || !o.run.only.empty() || !o.results.empty()) {
-      return Err(Code::kInvalidArgument,
-                 "--device cpu times and checks one shape (--heads, --dims, --lengths, ...): "
-                 "--autotune, --only and --results do not go with it");
-    }
-    return TimeOnCpu(o);
-  }
   const bool asked = o.run.check || o.run.time || !o.run.autotune_path.empty();
-  if (!o.results.empty() && !asked) return ShowResults(o);
+  const Mode mode = o.explain                      ? kExplain
+                    : o.device == "cpu"            ? kCpu
+                    : !o.results.empty() && !asked ? kTable
+                                                   : kRun;
+  FATHOM_TRY(CheckTogether(o, app, mode));
+  if (mode == kExplain) return ExplainShape(o);
+  if (mode == kCpu) return TimeOnCpu(o);
+  if (mode == kTable) return ShowResults(o);
   if (!asked) o.run.check = o.run.time = true;
   FATHOM_ASSIGN_OR_RETURN(const bench::AttentionBenchResult result,
                           bench::RunAttentionBench(o.run));
@@ -288,11 +346,13 @@ Result<int> BenchAttention(BenchAttentionOptions o) {
 
 void AddBenchAttention(Commands& commands) {
   auto o = std::make_shared<BenchAttentionOptions>();
+  auto self = std::make_shared<const CLI::App*>();
   CLI::App* app = commands.Group("bench", "Benchmarks")
                       .Add("attention",
                            "CUDA attention kernels: checked and timed on this GPU, or explained "
                            "for any (--explain)",
-                           [o] { return BenchAttention(*o); });
+                           [o, self] { return BenchAttention(*o, **self); });
+  *self = app;
   app->add_option(
          "--op", o->op,
          "decode, prefill, write, backward, merge or micro (strides and gathers); default: all "

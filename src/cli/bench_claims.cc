@@ -1,5 +1,7 @@
 // fathom bench claims: the handbook's claims about attention kernels beside what checking them
 // gives.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -17,6 +19,7 @@ using nlohmann::json;
 
 struct BenchClaimsOptions {
   std::string results = "bench/results";
+  bool results_given = false;
   std::vector<std::string> only;
   std::string json;
 };
@@ -90,8 +93,32 @@ void PrintWrapped(std::string_view label, std::string_view text) {
   fmt::print("\n");
 }
 
+std::vector<std::string> Sources(const ops::ClaimEvidence& evidence) {
+  std::vector<std::string> files;
+  for (const std::string& path : {evidence.attention_source, evidence.rope_source}) {
+    if (!path.empty()) files.push_back(path);
+  }
+  return files;
+}
+
+void PrintSources(const BenchClaimsOptions& options, const ops::ClaimEvidence& evidence) {
+  const std::vector<std::string> files = Sources(evidence);
+  if (files.empty()) {
+    fmt::print(
+        "no kept measurements (*-attention.json, *-rope.json) in {}; --results names "
+        "another directory\n\n",
+        options.results);
+  } else {
+    fmt::print("measurements read: {}\n\n", fmt::join(files, ", "));
+  }
+}
+
 Result<int> BenchClaims(const BenchClaimsOptions& options) {
   ops::ClaimEvidence evidence;
+  if (options.results_given && !std::filesystem::is_directory(options.results)) {
+    return Err(Code::kNotFound, "--results {}: expected a directory of kept measurements",
+               options.results);
+  }
   if (const std::string path = Newest(options.results, "-attention.json"); !path.empty()) {
     FATHOM_TRY(ReadAttention(path, &evidence));
   }
@@ -107,6 +134,7 @@ Result<int> BenchClaims(const BenchClaimsOptions& options) {
       return Err(Code::kInvalidArgument, "claim {}: expected one of{}", id, known);
     }
   }
+  if (options.json != "-") PrintSources(options, evidence);
   auto table = nlohmann::ordered_json::array();
   for (const ops::ClaimRow& row : rows) {
     if (!options.only.empty() &&
@@ -128,6 +156,8 @@ Result<int> BenchClaims(const BenchClaimsOptions& options) {
   }
   if (!options.json.empty()) {
     const nlohmann::ordered_json document = {{"schema", "fathom.bench_claims/1"},
+                                             {"results", options.results},
+                                             {"read", Sources(evidence)},
                                              {"claims", table}};
     FATHOM_TRY(WriteFile(options.json, document.dump(2) + "\n"));
   }
@@ -141,8 +171,14 @@ void AddBenchClaims(Commands& commands) {
   CLI::App* app = commands.Group("bench", "Benchmarks")
                       .Add("claims", "The handbook's claims on attention beside what is found",
                            [options] { return BenchClaims(*options); });
-  app->add_option("--results", options->results, "Directory of kept measurements")
-      ->capture_default_str();
+  app->add_option_function<std::string>(
+         "--results",
+         [options](const std::string& directory) {
+           options->results = directory;
+           options->results_given = true;
+         },
+         "Directory of kept measurements; the newest *-attention.json and *-rope.json count")
+      ->default_str(options->results);
   app->add_option("--only", options->only, "Only these claims (A8,B7)")->delimiter(',');
   app->add_option("--json", options->json, "Also write JSON there; - is standard output");
 }

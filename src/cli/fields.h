@@ -8,11 +8,31 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <charconv>
+#include <concepts>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <type_traits>
 
 namespace fathom::cli {
+
+// Says what is legal where CLI11 would only say that it cannot convert the text.
+template <std::integral T>
+CLI::Validator WholeNumber(T least = std::numeric_limits<T>::min(),
+                           T most = std::numeric_limits<T>::max()) {
+  const auto check = [least, most](const std::string& text) -> std::string {
+    T value{};
+    const char* end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, value);
+    if (error == std::errc() && stop == end && value >= least && value <= most) return "";
+    if (std::signed_integral<T> && least == std::numeric_limits<T>::min()) {
+      return text + ": expected a whole number";  // whose range its use knows
+    }
+    return fmt::format("{}: expected a whole number from {} to {}", text, least, most);
+  };
+  return CLI::Validator(check, "");
+}
 
 class OptionBinder {
  public:
@@ -24,6 +44,7 @@ class OptionBinder {
       app_.add_flag(flag + ",!--no-" + name, field, help)->capture_default_str();
     } else {
       CLI::Option* option = app_.add_option(flag, field, help)->capture_default_str();
+      if constexpr (std::integral<T>) option->check(WholeNumber<T>());
       if constexpr (requires { field.push_back({}); } && !std::is_same_v<T, std::string>) {
         option->allow_extra_args(false);  // one value an occurrence: a positional may follow
       }

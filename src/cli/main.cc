@@ -63,6 +63,30 @@ std::string Unexpected(const CLI::App& root) {
                      fmt::join(known, " "));
 }
 
+// What CLI11 says, and what it leaves out: the kind of number that an option takes, and where its
+// help is.
+std::string Explained(const CLI::App& root, const CLI::ParseError& error) {
+  const CLI::App* app = &root;
+  std::string command = root.get_name();
+  while (!app->get_subcommands().empty()) {
+    app = app->get_subcommands().front();
+    command += " " + app->get_name();
+  }
+  std::string text = error.what();
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ConversionError)) {
+    for (const CLI::Option* option : app->get_options()) {
+      const std::string name = option->get_name();
+      if (text.find(": " + name + " = ") == std::string::npos) continue;
+      const std::string kind = option->get_type_name();
+      text = fmt::format("{} {}: expected a {}", name, fmt::join(option->results(), " "),
+                         kind.starts_with("UINT")  ? "whole number from 0 on"
+                         : kind.starts_with("INT") ? "whole number"
+                                                   : "number");
+    }
+  }
+  return fmt::format("{}; {} --help lists the options", text, command);
+}
+
 int Main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a reader that goes away is an error of write(), not our death
   CLI::App root{
@@ -83,9 +107,9 @@ int Main(int argc, char** argv) {
   try {
     root.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    const std::string unexpected = error.get_exit_code() == 0 ? "" : Unexpected(root);
-    if (unexpected.empty()) return root.exit(error) == 0 ? kExitDone : kExitBadInput;
-    fmt::print(stderr, "fathom: {}\n", unexpected);
+    if (error.get_exit_code() == 0) return root.exit(error) == 0 ? kExitDone : kExitBadInput;
+    const std::string unexpected = Unexpected(root);
+    fmt::print(stderr, "fathom: {}\n", unexpected.empty() ? Explained(root, error) : unexpected);
     return kExitBadInput;
   }
   const Result<int> result = commands.chosen()();

@@ -325,7 +325,7 @@ void AddRun(Commands& commands) {
                   "Text to complete, or with --chat the message to answer; without it: standard "
                   "input, or a conversation in a terminal");
   app->add_option("-n,--max-tokens", options->max_tokens, "Tokens to generate at most")
-      ->check(CLI::PositiveNumber)
+      ->check(WholeNumber(1))
       ->capture_default_str();
   app->add_flag("--chat", options->chat, "Use the model's chat template");
   app->add_option("--system", options->system, "System message of a chat");

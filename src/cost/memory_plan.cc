@@ -19,9 +19,11 @@ std::string MemoryPlan::Table() const {
   };
   for (const MemoryLine& line : lines) row(line.name, line.bytes, line.detail);
   row("KV pages", KvBytes(),
-      fmt::format("{} pages of {} tokens, {} a token; {} pages would fit", num_pages, page_tokens,
+      fmt::format("{} pages of {} tokens, {} a token: {} tokens of all sequences together, memory "
+                  "taken as they fill; {} pages would fit",
+                  num_pages, page_tokens,
                   HumanBytes(page_tokens > 0 ? page_bytes / static_cast<uint64_t>(page_tokens) : 0),
-                  max_pages));
+                  num_pages * page_tokens, max_pages));
   row("total", TotalBytes(), fmt::format("of {} ({})", HumanBytes(budget.bytes), budget.source));
   return table;
 }

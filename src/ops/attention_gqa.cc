@@ -24,23 +24,16 @@ struct Workspace {
              .key_dim = shape.head_dim,
              .value_dim = shape.head_dim_v} {
     Carver carver(memory);
-    items = carver.Take<Item>(MaxItems(bucket, tokens_per_item, shape.num_kv_heads));
-    states = carver.Take<std::byte>(
-        static_cast<int64_t>(ItemRunner::Bytes(num_threads, span.max_rows, shape.head_dim_v)));
-    Carver one(nullptr);
-    span.Carve(one);
-    scratch_bytes = one.used();
-    scratch = carver.Take<std::byte>(static_cast<int64_t>(scratch_bytes) * num_threads);
+    of_items =
+        ItemMemory(carver, MaxItems(bucket, tokens_per_item, shape.num_kv_heads), num_threads,
+                   span.max_rows, shape.head_dim_v, [this](Carver& one) { span.Carve(one); });
     bytes = carver.used();
   }
 
   int32_t group;
   int32_t tokens_per_item;
   PagedSpan span;
-  Item* items = nullptr;
-  std::byte* states = nullptr;
-  std::byte* scratch = nullptr;
-  size_t scratch_bytes = 0;
+  ItemMemory of_items;
   size_t bytes = 0;
 };
 
@@ -71,10 +64,10 @@ Status Run(const Plan& plan, const GqaShape& shape, const GqaArgs& args, const S
     const int threads = runtime.pool->num_threads();
     const Workspace ws(shape, args.cache.format, bucket, threads, memory);
     const int64_t num_items =
-        ListItems(inputs, nullptr, ws.tokens_per_item, shape.num_kv_heads, ws.items);
+        ListItems(inputs, nullptr, ws.tokens_per_item, shape.num_kv_heads, ws.of_items.items);
     const auto group = static_cast<size_t>(args.page_table);
     const auto compute = [&](const Item& item, int32_t span, int worker, const State& out) {
-      Carver carver(ws.scratch + static_cast<int64_t>(ws.scratch_bytes) * worker);
+      Carver carver = ws.of_items.ScratchOf(worker);
       const PagedSpan::Scratch scratch = ws.span.Carve(carver);
       for (int32_t t = 0; t < item.num_tokens; ++t) {
         for (int32_t g = 0; g < ws.group; ++g) {
@@ -99,8 +92,8 @@ Status Run(const Plan& plan, const GqaShape& shape, const GqaArgs& args, const S
         }
       }
     };
-    ItemRunner(threads, ws.span.max_rows, shape.head_dim_v, ws.states)
-        .Run(runtime, ws.items, num_items, ws.group, compute, finish);
+    ItemRunner(threads, ws.span.max_rows, shape.head_dim_v, ws.of_items.states)
+        .Run(runtime, ws.of_items.items, num_items, ws.group, compute, finish);
   });
   return {};
 }

@@ -79,6 +79,29 @@ class ItemRunner {
   std::byte* memory_;
 };
 
+// What a call over items keeps in its workspace: the items, the runner's states and each worker's
+// scratch memory, whose pieces carve(Carver&) takes.
+struct ItemMemory {
+  template <class Carve>
+  ItemMemory(Carver& carver, int64_t max_items, int num_threads, int64_t max_rows, int64_t dim,
+             const Carve& carve)
+      : items(carver.Take<Item>(max_items)),
+        states(carver.Take<std::byte>(
+            static_cast<int64_t>(ItemRunner::Bytes(num_threads, max_rows, dim)))) {
+    Carver one(nullptr);
+    carve(one);
+    scratch_bytes = static_cast<int64_t>(one.used());
+    scratch = carver.Take<std::byte>(scratch_bytes * num_threads);
+  }
+  ItemMemory() = default;
+  Carver ScratchOf(int worker) const { return Carver(scratch + scratch_bytes * worker); }
+
+  Item* items = nullptr;
+  std::byte* states = nullptr;
+  std::byte* scratch = nullptr;
+  int64_t scratch_bytes = 0;
+};
+
 // Where one layer's keys and values of one sequence lie.
 class PageReader {
  public:

@@ -53,10 +53,7 @@ class MlaPrompt {
   DType expanded_;  // type of panels made by expansion
   int num_threads_;
   int32_t tokens_per_item_;
-  Item* items_ = nullptr;
-  std::byte* states_ = nullptr;
-  std::byte* scratch_ = nullptr;
-  size_t scratch_bytes_ = 0;
+  ItemMemory memory_;
   size_t bytes_ = 0;
 };
 
@@ -78,15 +75,12 @@ class MlaGenerated {
   int num_threads_;
   int32_t window_tokens_;
   int32_t tokens_per_item_;
-  Item* items_ = nullptr;
   int32_t* tokens_ = nullptr;    // [window] tokens of the step
   std::byte* q_nope_ = nullptr;  // [window, heads, EvenUp(nope_dim)] bf16, bf16 products only
   float* q_ = nullptr;           // [window, heads, kv_lora_rank + rope_dim]
   std::byte* o_ = nullptr;       // [window, heads, kv_lora_rank] bf16 or f32
   float* out_ = nullptr;         // [window, heads * v_dim]
-  std::byte* states_ = nullptr;
-  std::byte* scratch_ = nullptr;
-  size_t scratch_bytes_ = 0;
+  ItemMemory memory_;
   size_t bytes_ = 0;
 };
 

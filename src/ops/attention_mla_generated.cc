@@ -29,31 +29,26 @@ MlaGenerated::MlaGenerated(const MlaShape& shape, const CacheFormat& format,
   span_.max_rows = int64_t{tokens_per_item_} * shape.num_heads;
   const int64_t rows = int64_t{window_tokens_} * shape.num_heads;
   Carver carver(memory);
-  items_ = carver.Take<Item>(MaxItems(bucket, tokens_per_item_, 1));
   tokens_ = carver.Take<int32_t>(window_tokens_);
   if (span_.operands.dot) q_nope_ = carver.Take<std::byte>(rows * host::EvenUp(shape.nope_dim) * 2);
   q_ = carver.Take<float>(rows * span_.key_dim);
   o_ = carver.Take<std::byte>(rows * shape.kv_lora_rank * (span_.operands.dot ? 2 : 4));
   out_ = carver.Take<float>(rows * shape.v_dim);
-  states_ = carver.Take<std::byte>(
-      static_cast<int64_t>(ItemRunner::Bytes(num_threads, span_.max_rows, shape.kv_lora_rank)));
-  Carver one(nullptr);
-  span_.Carve(one);
-  scratch_bytes_ = one.used();
-  scratch_ = carver.Take<std::byte>(static_cast<int64_t>(scratch_bytes_) * num_threads);
+  memory_ = ItemMemory(carver, MaxItems(bucket, tokens_per_item_, 1), num_threads, span_.max_rows,
+                       shape.kv_lora_rank, [this](Carver& one) { span_.Carve(one); });
   bytes_ = carver.used();
 }
 
 void MlaGenerated::Run(const host::Runtime& runtime, const MlaCall& call) const {
   const Role role = Role::kGenerated;
-  const int64_t num_items = ListItems(call.inputs, &role, tokens_per_item_, 1, items_);
+  const int64_t num_items = ListItems(call.inputs, &role, tokens_per_item_, 1, memory_.items);
   for (int64_t first = 0; first < num_items;) {
     int64_t last = first;
     int32_t tokens = 0;
-    while (last < num_items && tokens + items_[last].num_tokens <= window_tokens_) {
-      tokens += items_[last++].num_tokens;
+    while (last < num_items && tokens + memory_.items[last].num_tokens <= window_tokens_) {
+      tokens += memory_.items[last++].num_tokens;
     }
-    RunWindow(runtime, call, items_ + first, last - first);
+    RunWindow(runtime, call, memory_.items + first, last - first);
     first = last;
   }
 }
@@ -103,7 +98,7 @@ void MlaGenerated::RunWindow(const host::Runtime& runtime, const MlaCall& call, 
   });
 
   const auto compute = [&](const Item& item, int32_t span, int worker, const State& out) {
-    Carver carver(scratch_ + static_cast<int64_t>(scratch_bytes_) * worker);
+    Carver carver = memory_.ScratchOf(worker);
     const PagedSpan::Scratch scratch = span_.Carve(carver);
     const float* q = q_ + place(item) * heads * span_.key_dim;
     for (int64_t row = 0; row < item.num_tokens * heads; ++row) {
@@ -123,7 +118,7 @@ void MlaGenerated::RunWindow(const host::Runtime& runtime, const MlaCall& call, 
       }
     }
   };
-  ItemRunner(num_threads_, span_.max_rows, rank, states_)
+  ItemRunner(num_threads_, span_.max_rows, rank, memory_.states)
       .Run(runtime, items, num_items, heads, compute, finish);
 
   // o = W_UV o_lat.

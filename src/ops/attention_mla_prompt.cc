@@ -57,13 +57,8 @@ MlaPrompt::MlaPrompt(const MlaShape& shape, const CacheFormat& format, const Ste
   const int32_t cuts = (2 * num_threads + shape.num_heads - 1) / shape.num_heads;
   tokens_per_item_ = std::min(longest, std::max(kMinItemTokens, longest / cuts));
   Carver carver(memory);
-  items_ = carver.Take<Item>(MaxItems(bucket, tokens_per_item_, shape.num_heads));
-  states_ = carver.Take<std::byte>(
-      static_cast<int64_t>(ItemRunner::Bytes(num_threads, tokens_per_item_, shape.v_dim)));
-  Carver one(nullptr);
-  Carve(one);
-  scratch_bytes_ = one.used();
-  scratch_ = carver.Take<std::byte>(static_cast<int64_t>(scratch_bytes_) * num_threads);
+  memory_ = ItemMemory(carver, MaxItems(bucket, tokens_per_item_, shape.num_heads), num_threads,
+                       tokens_per_item_, shape.v_dim, [this](Carver& one) { Carve(one); });
   bytes_ = carver.used();
 }
 
@@ -211,10 +206,10 @@ void MlaPrompt::Attend(const kernels::cpu::KernelTable& cpu, const MlaCall& call
 void MlaPrompt::Run(const host::Runtime& runtime, const MlaCall& call) const {
   const Role role = Role::kPrompt;
   const int64_t num_items =
-      ListItems(call.inputs, &role, tokens_per_item_, shape_.num_heads, items_);
+      ListItems(call.inputs, &role, tokens_per_item_, shape_.num_heads, memory_.items);
   const kernels::cpu::KernelTable& cpu = *runtime.cpu;
   const auto compute = [&](const Item& item, int32_t span, int worker, const State& out) {
-    Carver carver(scratch_ + static_cast<int64_t>(scratch_bytes_) * worker);
+    Carver carver = memory_.ScratchOf(worker);
     const Scratch scratch = Carve(carver);
     ExpandSpan(cpu, call, item, span, scratch);
     Attend(cpu, call, item, span, scratch, out);
@@ -225,8 +220,8 @@ void MlaPrompt::Run(const host::Runtime& runtime, const MlaCall& call) const {
                      call.Out(item.first_token + t, item.head), shape_.v_dim);
     }
   };
-  ItemRunner(num_threads_, tokens_per_item_, shape_.v_dim, states_)
-      .Run(runtime, items_, num_items, 1, compute, finish);
+  ItemRunner(num_threads_, tokens_per_item_, shape_.v_dim, memory_.states)
+      .Run(runtime, memory_.items, num_items, 1, compute, finish);
 }
 
 }  // namespace fathom::ops::attention

@@ -40,21 +40,14 @@ struct Workspace {
       span.values = *format.Find(PlaneKind::kV);
     }
     Carver carver(memory);
-    items = carver.Take<Item>(static_cast<int64_t>(tiles.rows.size()));
-    states = carver.Take<std::byte>(
-        static_cast<int64_t>(ItemRunner::Bytes(num_threads, span.max_rows, shape.head_dim_v)));
-    Carver one(nullptr);
-    span.Carve(one);
-    scratch_bytes = one.used();
-    scratch = carver.Take<std::byte>(static_cast<int64_t>(scratch_bytes) * num_threads);
+    of_items =
+        ItemMemory(carver, static_cast<int64_t>(tiles.rows.size()), num_threads, span.max_rows,
+                   shape.head_dim_v, [this](Carver& one) { span.Carve(one); });
     bytes = carver.used();
   }
 
   PagedSpan span;
-  Item* items = nullptr;
-  std::byte* states = nullptr;
-  std::byte* scratch = nullptr;
-  size_t scratch_bytes = 0;
+  ItemMemory of_items;
   size_t bytes = 0;
 };
 
@@ -69,18 +62,18 @@ class SparseCall {
     CheckSequences();
     const int threads = runtime.pool->num_threads();
     const Workspace ws(shape_, args_.cache.format, *tiles_, threads, memory);
-    for (size_t i = 0; i < tiles_->rows.size(); ++i) ws.items[i] = ItemOf(tiles_->rows[i]);
+    for (size_t i = 0; i < tiles_->rows.size(); ++i) ws.of_items.items[i] = ItemOf(tiles_->rows[i]);
     const auto compute = [&](const Item& item, int32_t span, int worker, const State& out) {
-      const sparse::TileRow& row = tiles_->rows[static_cast<size_t>(&item - ws.items)];
-      Carver carver(ws.scratch + static_cast<int64_t>(ws.scratch_bytes) * worker);
+      const sparse::TileRow& row = tiles_->rows[static_cast<size_t>(&item - ws.of_items.items)];
+      Carver carver = ws.of_items.ScratchOf(worker);
       Compute(*runtime.cpu, ws.span, ws.span.Carve(carver), row, span, out);
     };
     const auto finish = [&](const Item& item, const State& state) {
-      Finish(*runtime.cpu, tiles_->rows[static_cast<size_t>(&item - ws.items)], state);
+      Finish(*runtime.cpu, tiles_->rows[static_cast<size_t>(&item - ws.of_items.items)], state);
     };
-    ItemRunner(threads, ws.span.max_rows, shape_.head_dim_v, ws.states)
-        .Run(runtime, ws.items, static_cast<int64_t>(tiles_->rows.size()), MaxRunHeads(*tiles_),
-             compute, finish);
+    ItemRunner(threads, ws.span.max_rows, shape_.head_dim_v, ws.of_items.states)
+        .Run(runtime, ws.of_items.items, static_cast<int64_t>(tiles_->rows.size()),
+             MaxRunHeads(*tiles_), compute, finish);
   }
 
  private:

@@ -84,6 +84,35 @@ def test_other_gpus_and_bad_values_are_named():
         assert done.returncode == 2 and says in done.stderr, (arguments, done.stderr)
 
 
+def test_options_that_would_be_ignored_are_refused():
+    for arguments, says in ((["--explain", "--check"], "--explain does not take --check;"),
+                            (["--explain", "--time", "--small"], "does not take --time --small"),
+                            (["--explain", "--device", "cpu"], "does not take --device"),
+                            (["--explain", "--threads", "2"], "does not take --threads"),
+                            (["--device", "cpu", "--policy", "best"], "--device cpu does not take"),
+                            (["--device", "cpu", "--page", "0"], "a page of 16, 32, 64 or 128"),
+                            (["--device", "cpu", "--dtype", "F16"], "expected BF16"),
+                            (["--device", "cpu", "--cache", "int8"], "--cache int8"),
+                            (["--results", str(RESULTS), "--json", "-"], "does not take --json"),
+                            (["--lengths", "8k"], "running on the GPU does not take --lengths"),
+                            (["--explain", "--dims", "MLA"], "expected mla, D or QK/V"),
+                            (["--explain", "--lengths", "8m"], "k is the only unit (1024)"),
+                            (["--explain", "--heads", "0/8"], "QUERY or QUERY/KV, each 1 to 4096")):
+        done = fathom("attention", *arguments)
+        assert done.returncode == 2 and says in done.stderr, (arguments, done.stderr)
+
+
+def test_kept_rows_without_a_time_are_refused(tmp_path):
+    kept = json.loads(RESULTS.read_text())
+    kept["decode"][0]["us"] = 0
+    path = tmp_path / "kept-attention.json"
+    path.write_text(json.dumps(kept))
+    for arguments in (["attention", "--results", str(path)], ["claims", "--results", str(tmp_path)]):
+        done = fathom(*arguments)
+        assert done.returncode == 2 and "us is 0, expected a time above 0" in done.stderr
+        assert str(path) in done.stderr
+
+
 def test_a_tuning_table_changes_the_plan(tmp_path):
     table = {"schema": "fathom.attention_tuning/1", "gpu": "H200",
              "entries": [{"op": "decode", "head_dim_qk": 128, "head_dim_v": 128,
@@ -146,6 +175,12 @@ def test_claims(tmp_path):
     assert "A8" in alone.stdout and "no measurement found" in alone.stdout
     assert "B7" not in alone.stdout
     assert "expected one of" in fathom("claims", "--only", "Z1").stderr
+    assert f"no kept measurements (*-attention.json, *-rope.json) in {tmp_path}" in alone.stdout
+    read = fathom("claims", "--only", "A8").stdout.splitlines()[0]
+    assert read.startswith("measurements read: bench/results/") and read.count(".json") == 2
+    assert found["results"] == "bench/results" and len(found["read"]) == 2
+    missing = fathom("claims", "--results", str(tmp_path / "none"))
+    assert missing.returncode == 2 and "expected a directory" in missing.stderr
 
 
 def test_plot(tmp_path):

@@ -125,7 +125,10 @@ def test_stop_string():
     (("--page-tokens", "48"), "16, 32, 64 or 128"),
     (("--rope-scaling", "spiral"), "yarn"),
     (("--chat-template", "gpt"), "deepseek"),
-    (("-n", "0"), "max-tokens"),
+    (("-n", "0"), "--max-tokens: 0: expected a whole number from 1 to"),
+    (("--seed", "1.5"), "--seed 1.5: expected a whole number from 0 on"),
+    (("--temperature", "hot"), "--temperature hot: expected a number; fathom run --help"),
+    (("--threads", "2x"), "--threads: 2x: expected a whole number;"),
     (("--temperature", "-1"), "temperature"),
     (("--top-p", "2"), "top_p"),
     (("--lang", "fr"), "en or zh"),
@@ -135,6 +138,13 @@ def test_bad_input_is_a_clear_error(arguments, expected):
     done = fathom("run", "-p", "x", *arguments)
     assert done.returncode == 2, (done.returncode, done.stderr)
     assert expected.lower() in done.stderr.lower(), done.stderr
+
+
+def test_serve_says_which_ports_are_legal():
+    for port in ("99999", "-1", "http"):
+        done = fathom("serve", "--port", port)
+        assert done.returncode == 2
+        assert f"--port: {port}: expected a whole number from 0 to 65535" in done.stderr
 
 
 def test_an_empty_prompt_is_an_error():

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <utility>
 
 #include "base/strings.h"
 
@@ -12,8 +13,9 @@ namespace {
 constexpr int64_t kMaxKeys = int64_t{1} << 30;
 constexpr int64_t kMaxSequences = 1 << 20;
 
-// A positive integer with an optional k (1024).
-Result<int64_t> Number(std::string_view text, int64_t most, std::string_view what) {
+// A positive integer with an optional k (1024); `expected` says what stands in its place.
+Result<int64_t> Number(std::string_view text, int64_t most, std::string_view what,
+                       std::string_view expected = "1") {
   std::string_view digits = text;
   int64_t unit = 1;
   if (!digits.empty() && (digits.back() == 'k' || digits.back() == 'K')) {
@@ -24,9 +26,23 @@ Result<int64_t> Number(std::string_view text, int64_t most, std::string_view wha
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
   if (error != std::errc() || end != digits.data() + digits.size() || value < 1 ||
       value > most / unit) {
-    return Err(Code::kInvalidArgument, "{} \"{}\": expected 1 to {}", what, text, most);
+    return Err(Code::kInvalidArgument, "{} \"{}\": expected {} to {}; k is the only unit (1024)",
+               what, text, expected, most);
   }
   return value * unit;
+}
+
+// A, which counts twice, or A/B; `forms` names what is legal.
+Result<std::pair<int, int>> Pair(const std::string& text, int64_t most, std::string_view what,
+                                 std::string_view forms) {
+  const std::vector<std::string_view> parts = Split(text, '/');
+  if (parts.size() > 2) {
+    return Err(Code::kInvalidArgument, "{} \"{}\": expected {}", what, text, forms);
+  }
+  const std::string expected = fmt::format("{}, each 1", forms);
+  FATHOM_ASSIGN_OR_RETURN(const int64_t first, Number(parts[0], most, what, expected));
+  FATHOM_ASSIGN_OR_RETURN(const int64_t second, Number(parts.back(), most, what, expected));
+  return std::pair(static_cast<int>(first), static_cast<int>(second));
 }
 
 std::string InK(int64_t tokens) {
@@ -122,18 +138,13 @@ PrefillAttentionShape AttentionCase::PrefillShape() const {
 
 Status ParseHeads(const std::string& text, AttentionCase* out) {
   constexpr int64_t kMaxHeads = 4096;
-  const std::vector<std::string_view> parts = Split(text, '/');
-  if (parts.size() > 2) {
-    return Err(Code::kInvalidArgument, "heads \"{}\": expected QUERY or QUERY/KV", text);
-  }
-  FATHOM_ASSIGN_OR_RETURN(const int64_t heads, Number(parts[0], kMaxHeads, "heads"));
-  FATHOM_ASSIGN_OR_RETURN(const int64_t kv_heads, Number(parts.back(), kMaxHeads, "kv heads"));
-  if (heads % kv_heads != 0) {
+  FATHOM_ASSIGN_OR_RETURN(const auto heads, Pair(text, kMaxHeads, "heads", "QUERY or QUERY/KV"));
+  if (heads.first % heads.second != 0) {
     return Err(Code::kInvalidArgument,
                "heads \"{}\": expected query heads to be a multiple of kv heads", text);
   }
-  out->call.heads = static_cast<int>(heads);
-  out->call.kv_heads = static_cast<int>(kv_heads);
+  out->call.heads = heads.first;
+  out->call.kv_heads = heads.second;
   return {};
 }
 
@@ -146,14 +157,9 @@ Status ParseDims(const std::string& text, AttentionCase* out) {
     return {};
   }
   constexpr int64_t kMaxDim = 1024;
-  const std::vector<std::string_view> parts = Split(text, '/');
-  if (parts.size() > 2) {
-    return Err(Code::kInvalidArgument, "head dims \"{}\": expected D, QK/V or mla", text);
-  }
-  FATHOM_ASSIGN_OR_RETURN(const int64_t qk, Number(parts[0], kMaxDim, "head dim"));
-  FATHOM_ASSIGN_OR_RETURN(const int64_t v, Number(parts.back(), kMaxDim, "head dim"));
-  out->call.dim_qk = static_cast<int>(qk);
-  out->call.dim_v = static_cast<int>(v);
+  FATHOM_ASSIGN_OR_RETURN(const auto dims, Pair(text, kMaxDim, "head dims", "mla, D or QK/V"));
+  out->call.dim_qk = dims.first;
+  out->call.dim_v = dims.second;
   out->call.latent = false;
   return {};
 }

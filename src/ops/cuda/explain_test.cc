@@ -42,8 +42,10 @@ TEST(AttentionCase, ErrorsSayWhatIsLegal) {
   EXPECT_THAT(ParseHeads("32/5", &c).error().message, HasSubstr("multiple"));
   EXPECT_THAT(ParseHeads("32/4/2", &c).error().message, HasSubstr("QUERY/KV"));
   EXPECT_THAT(ParseHeads("x", &c).error().message, HasSubstr("heads \"x\""));
-  EXPECT_THAT(ParseDims("0", &c).error().message, HasSubstr("expected 1 to 1024"));
+  EXPECT_THAT(ParseDims("MLA", &c).error().message,
+              HasSubstr("head dims \"MLA\": expected mla, D or QK/V, each 1 to 1024"));
   EXPECT_THAT(ParseLengths("8kk", 0, &c).error().message, HasSubstr("keys \"8kk\""));
+  EXPECT_THAT(ParseLengths("8m", 0, &c).error().message, HasSubstr("k is the only unit"));
   EXPECT_THAT(ParseLengths("", 0, &c).error().message, HasSubstr("keys \"\""));
   EXPECT_THAT(ParseLengths("9999999999k", 0, &c).error().message, HasSubstr("expected 1 to"));
   EXPECT_THAT(ParseLengths("4", 5, &c).error().message, HasSubstr("5 queries"));
