@@ -10,6 +10,8 @@
 #include "device.h"
 #include "kernels/cuda/decode_schedule.h"
 #include "kernels/cuda/launch.h"
+#include "ops/cuda/tile_lists.h"
+#include "sparse_case.h"
 
 namespace fathom::bench {
 namespace {
@@ -71,6 +73,14 @@ ops::GpuLimits QueryGpu() {
           .l2_bytes = properties.l2CacheSize};
 }
 
+// Attention to learned rows, in a call of its own.
+struct DecodeLearned {
+  LearnedRows rows;
+  ops::DecodeAttentionPlan plan;
+  kernels::cuda::DecodeParams params;
+  Buffer lists, out, lse, workspace;
+};
+
 struct DecodeRun::State {
   DecodeCase shape;
   ops::DecodeAttentionPlan plan;
@@ -81,8 +91,10 @@ struct DecodeRun::State {
   int max_kv = 0;
   int num_tokens = 0;
   PlaneShape plane[2];
-  std::vector<int32_t> visited;  // tokens that count in the schedule
-  Buffer tile_lists, visited_tokens;
+  std::vector<int32_t> visited;  // tokens that count in the schedule, of sequences or of lists
+  std::optional<ops::sparse::Plan> sparse;
+  std::optional<DecodeLearned> learned;
+  Buffer lists;
   Buffer cache, scales, q, q_split, out, lse, table, lengths, starts, workspace;
 
   ReferenceInputs Inputs() const {
@@ -93,8 +105,6 @@ struct DecodeRun::State {
       in.plane[i] = plane[i];
     }
     in.latent = IsLatent(shape);
-    in.window = shape.window;
-    in.anchors = shape.anchors;
     in.page_table = table.As<int32_t>();
     in.table_stride = table_stride;
     in.page_tokens = shape.page_tokens;
@@ -115,11 +125,49 @@ struct DecodeRun::State {
     for (size_t b = 0; b + 1 < query_starts.size(); ++b) {
       for (int j = 0; j < query_starts[b + 1] - query_starts[b]; ++j) {
         for (int h = 0; h < shape.num_heads; ++h) {
-          rows.push_back({static_cast<int32_t>(b), j, h});
+          const bool off = sparse && sparse->PolicyOf(h).role == ops::sparse::HeadRole::kOff;
+          rows.push_back(
+              {static_cast<int32_t>(b), j, h, learned && !off ? sparse->policy.learned_rows : 0});
         }
       }
     }
     return rows;
+  }
+
+  void AddLearned(ops::DecodeAttentionShape planned, const ops::DecodeAttentionOptions& options,
+                  const ops::GpuLimits& gpu) {
+    const ops::DecodeTileLists lists = Checked(ops::MakeLearnedDecodeTileLists(*sparse));
+    planned.page_tokens = ops::LearnedRowsCache::kPageTokens;
+    planned.code = kernels::cuda::CacheCode::kBf16;
+    planned.max_kv_tokens = lists.LongestTokens();
+    learned.emplace(DecodeLearned{LearnedRows(*sparse, shape.dim_qk, shape.dim_v),
+                                  Checked(ops::PlanDecodeAttention(planned, options, gpu)),
+                                  params});
+    DecodeLearned& own = *learned;
+    const int64_t q_rows = int64_t{num_tokens} * shape.num_heads;
+    own.lists = Buffer(Checked(ops::PackTileLists(lists, lists.Needs())));
+    own.out = Buffer(q_rows * shape.dim_v * 2);
+    own.lse = Buffer(q_rows * 4);
+    own.workspace = Buffer(own.plan.workspace_bytes);
+    for (int i = 0; i < 2; ++i) own.params.plane[i] = own.rows.View(i);
+    own.rows.Bind(&own.params);
+    ops::BindTileLists(lists.Needs(), own.lists.As<void>(), &own.params);
+    own.params.out = own.out.As<void>();
+    own.params.lse = own.lse.As<float>();
+    ops::BindDecodeWorkspace(own.plan, own.workspace.As<void>(), &own.params);
+    const Status legal = ops::CheckDecodeParams(own.plan, own.params);
+    FATHOM_CHECK(legal.has_value(), "{}", legal.error().message);
+  }
+
+  void Launch(cudaStream_t stream) const {
+    CheckCuda(kernels::cuda::RunDecode(shape.dim_qk, shape.dim_v, plan.rows, params, stream),
+              "RunDecode");
+    if (!learned) return;
+    CheckCuda(kernels::cuda::RunDecode(shape.dim_qk, shape.dim_v, learned->plan.rows,
+                                       learned->params, stream),
+              "RunDecode, learned rows");
+    FoldLearned(learned->out, learned->lse, int64_t{num_tokens} * shape.num_heads, shape.dim_v, out,
+                lse, stream);
   }
 
   AttentionErrors CompareAll(const ReferenceResult& want) const {
@@ -146,33 +194,29 @@ DecodeRun::DecodeRun(DecodeCase shape, const ops::DecodeAttentionOptions& option
   s.max_kv = *std::max_element(c.kv_lengths.begin(), c.kv_lengths.end());
 
   s.visited = c.kv_lengths;
-  std::vector<int32_t> lists;
-  const int list_stride = (s.max_kv + 63) / 64 + 1;
+  ops::DecodeAttentionShape planned = {.num_sequences = count,
+                                       .max_query_tokens = max_queries,
+                                       .num_heads = c.num_heads,
+                                       .num_kv_heads = c.num_kv_heads,
+                                       .head_dim_qk = c.dim_qk,
+                                       .head_dim_v = c.dim_v,
+                                       .page_tokens = c.page_tokens,
+                                       .max_kv_tokens = std::max(s.max_kv, 1),
+                                       .code = c.code,
+                                       .tile_lists = c.sparse()};
+  ops::DecodeTileLists lists;
   if (c.sparse()) {
-    for (size_t b = 0; b < c.kv_lengths.size(); ++b) {
-      const int first = c.kv_lengths[b] - (s.query_starts[b + 1] - s.query_starts[b]);
-      s.visited[b] = 0;
-      for (int tile = 0; tile * 64 < c.kv_lengths[b]; ++tile) {
-        if (tile * 64 >= c.anchors && first - (tile * 64 + 63) > c.window) continue;
-        lists.push_back(tile);
-        s.visited[b] += 64;
-      }
-      lists.resize((b + 1) * static_cast<size_t>(list_stride), kPoisonPage);
-    }
+    auto made = ops::sparse::MakePlan(
+        {.num_heads = c.num_heads, .num_kv_heads = c.num_kv_heads, .tile_queries = max_queries},
+        *c.policy, SequencesOf(s.query_starts, c.kv_lengths));
+    FATHOM_CHECK(made.has_value(), "{}", made.error().message);
+    s.sparse = std::move(*made);
+    lists = Checked(ops::MakeDecodeTileLists(*s.sparse));
+    s.visited = lists.visited_tokens;
+    planned.max_kv_tokens = lists.LongestTokens();
+    planned.max_lists = static_cast<int32_t>(lists.Needs().lists);
   }
-  const auto plan = ops::PlanDecodeAttention({.num_sequences = count,
-                                              .max_query_tokens = max_queries,
-                                              .num_heads = c.num_heads,
-                                              .num_kv_heads = c.num_kv_heads,
-                                              .head_dim_qk = c.dim_qk,
-                                              .head_dim_v = c.dim_v,
-                                              .page_tokens = c.page_tokens,
-                                              .max_kv_tokens = std::max(s.max_kv, 1),
-                                              .code = c.code,
-                                              .tile_lists = c.sparse()},
-                                             options, gpu);
-  FATHOM_CHECK(plan.has_value(), "{}", plan.error().message);
-  s.plan = *plan;
+  s.plan = Checked(ops::PlanDecodeAttention(planned, options, gpu));
 
   // Pages in a scrambled order; every table entry past a sequence's end is poison.
   s.table_stride = std::max(1, (s.max_kv + c.page_tokens - 1) / c.page_tokens) + 3;
@@ -271,17 +315,13 @@ DecodeRun::DecodeRun(DecodeCase shape, const ops::DecodeAttentionOptions& option
   p.lse = s.lse.As<float>();
   p.scale = 1.f / std::sqrt(static_cast<float>(IsLatent(c) ? 192 : c.dim_qk));
   if (c.sparse()) {
-    s.tile_lists = Buffer(lists);
-    s.visited_tokens = Buffer(s.visited);
-    p.tile_lists = s.tile_lists.As<int32_t>();
-    p.tile_list_stride = list_stride;
-    p.visited_tokens = s.visited_tokens.As<int32_t>();
-    p.window = c.window;
-    p.anchors = c.anchors;
+    s.lists = Buffer(Checked(ops::PackTileLists(lists, lists.Needs())));
+    ops::BindTileLists(lists.Needs(), s.lists.As<void>(), &p);
   }
   ops::BindDecodeWorkspace(s.plan, s.workspace.As<void>(), &p);
   const Status legal = ops::CheckDecodeParams(s.plan, p);
   FATHOM_CHECK(legal.has_value(), "{}", legal.error().message);
+  if (c.sparse() && c.policy->learned_rows > 0) s.AddLearned(planned, options, gpu);
   CheckCuda(cudaDeviceSynchronize(), "fill");
 }
 
@@ -291,22 +331,35 @@ const ops::DecodeAttentionPlan& DecodeRun::plan() const { return state_->plan; }
 
 void DecodeRun::Prepare() {
   CheckCuda(kernels::cuda::PrepareDecode(state_->params, nullptr), "PrepareDecode");
+  if (state_->learned) {
+    CheckCuda(kernels::cuda::PrepareDecode(state_->learned->params, nullptr), "PrepareDecode");
+  }
   CheckCuda(cudaDeviceSynchronize(), "PrepareDecode");
 }
 
 void DecodeRun::Run() {
   state_->out.Fill(0xff);
   state_->lse.Fill(0xff);
-  CheckCuda(kernels::cuda::RunDecode(state_->shape.dim_qk, state_->shape.dim_v, state_->plan.rows,
-                                     state_->params, nullptr),
-            "RunDecode");
+  state_->Launch(nullptr);
   CheckCuda(cudaDeviceSynchronize(), "RunDecode");
 }
 
 std::vector<uint16_t> DecodeRun::Output() { return state_->out.Read<uint16_t>(); }
 
 AttentionErrors DecodeRun::CompareFloat32() {
-  return state_->CompareAll(Reference(state_->Inputs(), state_->Rows()));
+  const State& s = *state_;
+  const std::vector<QueryRow> rows = s.Rows();
+  ReferenceInputs in = s.Inputs();
+  Buffer seen;
+  if (s.sparse) {
+    seen = Buffer(SeenKeys(*s.sparse, rows, s.max_kv));
+    in.seen = seen.As<uint8_t>();
+  }
+  if (s.learned) {
+    in.learned_rows = s.sparse->policy.learned_rows;
+    for (int i = 0; i < 2; ++i) in.learned[i] = s.learned->rows.data(i);
+  }
+  return s.CompareAll(Reference(in, rows));
 }
 
 AttentionErrors DecodeRun::CompareFloat64() {
@@ -387,9 +440,8 @@ bool DecodeRun::ScheduleMatchesHost() {
                        cudaMemcpyDeviceToHost),
             "read parts");
   for (int i = 0; i < s.plan.num_parts; ++i) {
-    const cuda::DecodePart want =
-        cuda::MakeDecodePart(s.plan.split, tiles.data(), segments.data(), s.visited.data(),
-                             s.query_starts.data(), count, used, i);
+    const cuda::DecodePart want = cuda::MakeDecodePart(s.plan.split, tiles.data(), segments.data(),
+                                                       s.visited.data(), count, used, i);
     const cuda::DecodePart& got = parts[static_cast<size_t>(i)];
     if (want.sequence != got.sequence || want.tile != got.tile || want.num_tiles != got.num_tiles ||
         want.slot != got.slot || want.kv_tokens != got.kv_tokens) {
@@ -400,28 +452,25 @@ bool DecodeRun::ScheduleMatchesHost() {
 }
 
 double DecodeRun::TimeUs(int repeats, L2 state) {
-  return TimeCold(
-      [this](cudaStream_t stream) {
-        CheckCuda(kernels::cuda::RunDecode(state_->shape.dim_qk, state_->shape.dim_v,
-                                           state_->plan.rows, state_->params, stream),
-                  "RunDecode");
-      },
-      repeats, state);
+  return TimeCold([this](cudaStream_t stream) { state_->Launch(stream); }, repeats, state);
 }
 
 double DecodeRun::CacheBytes() const {
   const DecodeCase& c = state_->shape;
-  const double tokens = std::accumulate(state_->visited.begin(), state_->visited.end(), 0.0);
+  // A list has one kv head, a sequence all.
+  const double tokens = std::accumulate(state_->visited.begin(), state_->visited.end(), 0.0) *
+                        (c.sparse() ? 1 : c.num_kv_heads);
   if (c.code == kernels::cuda::CacheCode::kBf16) {
-    return tokens * c.num_kv_heads * 2 * (IsLatent(c) ? c.dim_qk : c.dim_qk + c.dim_v);
+    return tokens * 2 * (IsLatent(c) ? c.dim_qk : c.dim_qk + c.dim_v);
   }
   const double token = IsLatent(c) ? c.dim_v + c.dim_v / 128 * 4 + (c.dim_qk - c.dim_v) * 2
                                    : c.dim_qk + c.dim_v + 2 * 4;
-  return tokens * c.num_kv_heads * token;
+  return tokens * token;
 }
 
 double DecodeRun::Flops() const {
   const DecodeCase& c = state_->shape;
+  if (c.sparse()) return 2 * KeptPairs(*state_->sparse) * (c.dim_qk + c.dim_v);
   double pairs = 0;
   for (size_t b = 0; b < c.kv_lengths.size(); ++b) {
     const int queries = state_->query_starts[b + 1] - state_->query_starts[b];

@@ -2,11 +2,13 @@
 // One decode shape: its inputs on the device, poisoned where nothing may read, a run of Fathom's
 // kernels, and how far the result is from the references.
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "device.h"
 #include "ops/cuda/decode_attention.h"
+#include "ops/sparse_plan.h"
 
 namespace fathom::bench {
 
@@ -23,11 +25,9 @@ struct DecodeCase {
   bool scattered = true;              // pages in a scrambled order, else one after the other
   bool token_major = true;            // [page, token, head, dim], else [page, head, token, dim]
   kernels::cuda::CacheCode code = kernels::cuda::CacheCode::kBf16;
-  // Keys kept: p - k <= window or k < anchors, in lists of the tiles that hold them.
-  int window = INT32_MAX;
-  int anchors = 0;
+  std::optional<ops::sparse::Policy> policy = {};  // what it keeps is visited by tile lists
 
-  bool sparse() const { return window != INT32_MAX; }
+  bool sparse() const { return policy.has_value(); }
 };
 
 class DecodeRun {

@@ -1,5 +1,7 @@
 #include "decode_cases.h"
 
+#include "sparse_case.h"
+
 namespace fathom::bench {
 namespace {
 
@@ -36,6 +38,47 @@ std::string Label(const DecodeCase& c) {
   return c.dim_qk > c.dim_v
              ? fmt::format("mla {}h{}", c.num_heads, CodeName(c))
              : fmt::format("gqa {}/{}h d{}{}", c.num_heads, c.num_kv_heads, c.dim_v, CodeName(c));
+}
+
+void AddSparseChecks(std::vector<DecodeCase>* cases) {
+  const auto add = [cases](DecodeCase c, ops::sparse::Policy policy, const std::string& what) {
+    c.policy = std::move(policy);
+    c.name = Label(c) + " " + what;
+    cases->push_back(std::move(c));
+  };
+  const std::vector<int32_t> lengths = {1, 700, 65, 4097, 640};
+  const std::vector<int32_t> queries = {1, 3, 1, 2, 8};
+  std::vector<ops::sparse::Sequence> sequences;
+  for (size_t i = 0; i < lengths.size(); ++i) sequences.push_back({queries[i], lengths[i]});
+  for (const CacheCode code : {CacheCode::kBf16, CacheCode::kInt8, CacheCode::kE4m3}) {
+    DecodeCase c = Gqa(8, 2, 128, lengths);
+    c.code = code;
+    c.query_tokens = queries;
+    for (const auto& [window, anchors] : {std::pair{100, 10}, {512, 32}, {63, 70}}) {
+      c.page_tokens = anchors == 70 ? 128 : 64;
+      add(c, Local(window, anchors), fmt::format("window {} + {} first", window, anchors));
+    }
+    for (const bool per_head : {false, true}) {
+      const char* whose = per_head ? " of each head" : "";
+      add(c, RandomAnchors(8, sequences, per_head), fmt::format("anchor lists{}", whose));
+      add(c, RandomBlocks(8, sequences, per_head, 1), fmt::format("blocks{}", whose));
+    }
+    ops::sparse::Policy roles = Roles(16, 4);
+    DecodeCase table = Gqa(16, 4, 64, lengths);
+    table.code = code;
+    table.query_tokens = queries;
+    add(table, roles, "policy table");
+    roles.heads[1] = {ops::sparse::HeadRole::kOff};
+    roles.heads[5] = {ops::sparse::HeadRole::kLocal, 100, 1};
+    add(table, roles, "policy table, unequal in groups");
+    for (const int rows : {1, 100, 256}) {
+      roles.learned_rows = rows;
+      add(table, roles, fmt::format("policy table, {} learned rows", rows));
+    }
+  }
+  DecodeCase many = Gqa(8, 8, 128, std::vector<int32_t>(40, 300));
+  add(many, Roles(8, 8), "policy table, 40 sequences");
+  add(Gqa(32, 8, 128, {65536}), Ranges(32, 8), "key ranges 1k to 64k");
 }
 
 }  // namespace
@@ -111,17 +154,7 @@ std::vector<DecodeCase> DecodeCheckCases() {
   DecodeCase wide = Mla(128, {8, 300, 129});
   wide.query_tokens = {4, 1, 2};
   add(wide, "several query tokens");
-  for (const CacheCode code : {CacheCode::kBf16, CacheCode::kInt8}) {
-    for (const auto& [window, anchors] : {std::pair{100, 10}, {512, 32}, {63, 70}}) {
-      DecodeCase sparse = Gqa(8, 2, 128, {1, 700, 65, 0, 4097});
-      sparse.code = code;
-      sparse.window = window;
-      sparse.anchors = anchors;
-      sparse.page_tokens = anchors == 70 ? 128 : 64;
-      sparse.query_tokens = {1, 3, 1, 1, 2};
-      add(std::move(sparse), fmt::format("window {} + {} first", window, anchors));
-    }
-  }
+  AddSparseChecks(&cases);
   std::vector<int32_t> unequal(64, 1024);
   unequal[5] = 65536;
   add(Gqa(8, 2, 128, unequal), "1 x 64k + 63 x 1k");
@@ -169,10 +202,23 @@ std::vector<DecodeCase> DecodeTimeCases() {
     add(std::move(in_order),
         fmt::format("{} x {}k, head-major, pages in order", row.batch, row.context_k));
   }
-  DecodeCase sparse = Gqa(32, 8, 128, std::vector<int32_t>(32, 65536));
-  sparse.window = 4096;
-  sparse.anchors = 32;
-  add(std::move(sparse), "32 x 64k, window 4096 + 32 first");
+  const auto add_sparse = [&add](DecodeCase c, ops::sparse::Policy policy,
+                                 const std::string& what) {
+    c.policy = std::move(policy);
+    add(std::move(c), what);
+  };
+  add_sparse(Gqa(32, 8, 128, std::vector<int32_t>(32, 65536)), Local(4096, 32),
+             "32 x 64k, window 4096 + 32 first");
+  add_sparse(Gqa(32, 32, 128, {32768}), Roles(32, 32), "1 x 32k, policy table");
+  add_sparse(Gqa(32, 8, 128, {32768}), Roles(32, 8), "1 x 32k, policy table by kv head");
+  for (const int batch : {1, 8}) {
+    add_sparse(Gqa(32, 8, 128, std::vector<int32_t>(batch, 65536)), Ranges(32, 8),
+               fmt::format("{} x 64k, key ranges 1k to 64k", batch));
+  }
+  ops::sparse::Policy learned = Local(4096, 32);
+  learned.learned_rows = 256;
+  add_sparse(Gqa(32, 8, 128, std::vector<int32_t>(32, 65536)), learned,
+             "32 x 64k, window 4096 + 32 first, 256 learned rows");
   for (const int heads : {16, 128}) {
     for (const Row row : {Row{1, 8}, Row{1, 32}, Row{1, 128}, Row{8, 8}, Row{32, 8}, Row{128, 4},
                           Row{128, 8}, Row{16, 32}}) {

@@ -64,6 +64,20 @@ __device__ Row RowOf(const ReferenceInputs& in, int plane, int sequence, int tok
                sequence, token, head);
 }
 
+// Key or value `key` of a query row, learned ones behind those that it can see.
+__device__ Row RowOf(const ReferenceInputs& in, int plane, const QueryRow& row, int visible,
+                     int key) {
+  const int kv_head = row.head / in.group;
+  if (key < visible) return RowOf(in, plane, row.sequence, key, kv_head);
+  const int dim = plane == 0 ? in.dim_qk : in.dim_v;
+  const int64_t at = (int64_t{key - visible} * (in.num_heads / in.group) + kv_head) * dim;
+  Row learned;
+  learned.elements =
+      const_cast<char*>(static_cast<const char*>(plane == 0 ? in.learned[0] : in.learned[1])) +
+      at * 2;
+  return learned;
+}
+
 __global__ void FillPlaneKernel(void* base, PlaneShape plane, const int32_t* page_table,
                                 int table_stride, int page_tokens, const int32_t* kv_lengths,
                                 float scale, uint32_t seed) {
@@ -116,19 +130,20 @@ __device__ int Visible(const ReferenceInputs& in, const QueryRow& row) {
   return in.causal ? kv_tokens - (queries - 1 - row.token) : kv_tokens;
 }
 
-// scores [rows, max_kv_tokens]; one warp a key.
-__global__ void ScoresKernel(ReferenceInputs in, const QueryRow* rows, float* scores) {
-  const QueryRow row = rows[blockIdx.y];
+// scores [rows, max_kv_tokens + learned_rows], from row `first_row` on; one warp a key.
+__global__ void ScoresKernel(ReferenceInputs in, const QueryRow* rows, unsigned first_row,
+                             float* scores) {
+  const int64_t index = first_row + blockIdx.y;
+  const QueryRow row = rows[index];
   const int lane = static_cast<int>(threadIdx.x % 32);
   const auto* q =
       static_cast<const __nv_bfloat16*>(in.q) +
       (int64_t{in.query_starts[row.sequence] + row.token} * in.num_heads + row.head) * in.dim_qk;
-  const int kv_head = row.head / in.group;
   const int visible = Visible(in, row);
   const int first = in.latent ? in.dim_v : in.dim_qk;  // elements of plane 0
-  for (int key = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) / 32; key < visible;
-       key += static_cast<int>(gridDim.x * blockDim.x) / 32) {
-    Row k = RowOf(in, 0, row.sequence, key, kv_head);
+  for (int key = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) / 32;
+       key < visible + row.learned_rows; key += static_cast<int>(gridDim.x * blockDim.x) / 32) {
+    Row k = RowOf(in, 0, row, visible, key);
     float sum = 0;
     for (int i = lane; i < first; i += 32) sum += __bfloat162float(q[i]) * k[i];
     if (in.latent) {
@@ -138,9 +153,11 @@ __global__ void ScoresKernel(ReferenceInputs in, const QueryRow* rows, float* sc
       }
     }
     for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
-    const bool seen = visible - 1 - key <= in.window || key < in.anchors;
+    bool seen = key >= visible || visible - 1 - key <= in.window || key < in.anchors;
+    if (in.seen != nullptr && key < visible) seen = in.seen[index * in.max_kv_tokens + key] != 0;
     if (lane == 0) {
-      scores[int64_t{blockIdx.y} * in.max_kv_tokens + key] = seen ? sum * in.scale : -INFINITY;
+      scores[index * (in.max_kv_tokens + in.learned_rows) + key] =
+          seen ? sum * in.scale : -INFINITY;
     }
   }
 }
@@ -166,26 +183,29 @@ __global__ void ValuesKernel(ReferenceInputs in, const QueryRow* rows, float* sc
                              float* lse) {
   const QueryRow row = rows[blockIdx.x];
   const int visible = Visible(in, row);
-  float* p = scores + int64_t{blockIdx.x} * in.max_kv_tokens;
+  const int keys = max(visible, 0) + row.learned_rows;
+  float* p = scores + int64_t{blockIdx.x} * (in.max_kv_tokens + in.learned_rows);
   float peak = -INFINITY;
-  for (int i = static_cast<int>(threadIdx.x); i < visible; i += blockDim.x) {
+  for (int i = static_cast<int>(threadIdx.x); i < keys; i += blockDim.x) {
     peak = fmaxf(peak, p[i]);
   }
   peak = BlockReduce(peak, true);
+  const bool empty = peak == -INFINITY;
+  if (empty) peak = 0;
   float sum = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < visible; i += blockDim.x) {
+  for (int i = static_cast<int>(threadIdx.x); i < keys; i += blockDim.x) {
     p[i] = expf(p[i] - peak);
     sum += p[i];
   }
   sum = BlockReduce(sum, false);
   __syncthreads();
-  if (threadIdx.x == 0) lse[blockIdx.x] = visible > 0 ? peak + logf(sum) : -INFINITY;
+  if (threadIdx.x == 0) lse[blockIdx.x] = empty ? -INFINITY : peak + logf(sum);
   for (int d = static_cast<int>(threadIdx.x); d < in.dim_v; d += blockDim.x) {
     float total = 0;
-    for (int key = 0; key < visible; ++key) {
-      total += p[key] * RowOf(in, in.latent ? 0 : 1, row.sequence, key, row.head / in.group)[d];
+    for (int key = 0; key < keys; ++key) {
+      if (p[key] != 0) total += p[key] * RowOf(in, in.latent ? 0 : 1, row, visible, key)[d];
     }
-    out[int64_t{blockIdx.x} * in.dim_v + d] = visible > 0 ? total / sum : 0.f;
+    out[int64_t{blockIdx.x} * in.dim_v + d] = empty ? 0.f : total / sum;
   }
 }
 
@@ -251,14 +271,14 @@ void FillRandom(void* data, int64_t elements, float scale, uint32_t seed) {
 ReferenceResult Reference(const ReferenceInputs& in, const std::vector<QueryRow>& rows) {
   const auto count = static_cast<unsigned>(rows.size());
   const Buffer list(rows);
-  const Buffer scores(int64_t{count} * std::max(in.max_kv_tokens, 1) * 4);
+  const Buffer scores(int64_t{count} * std::max(in.max_kv_tokens + in.learned_rows, 1) * 4);
   const Buffer out(int64_t{count} * in.dim_v * 4);
   const Buffer lse(int64_t{count} * 4);
   const auto chunks = static_cast<unsigned>(std::clamp(in.max_kv_tokens / 64, 1, 256));
   // Rows in the y dimension are limited to 65535 a launch.
   for (unsigned first = 0; first < count; first += 65535) {
-    ScoresKernel<<<dim3(chunks, std::min(count - first, 65535u)), 128>>>(
-        in, list.As<QueryRow>() + first, scores.As<float>() + int64_t{first} * in.max_kv_tokens);
+    ScoresKernel<<<dim3(chunks, std::min(count - first, 65535u)), 128>>>(in, list.As<QueryRow>(),
+                                                                         first, scores.As<float>());
   }
   ValuesKernel<<<count, std::min(in.dim_v, 512)>>>(in, list.As<QueryRow>(), scores.As<float>(),
                                                    out.As<float>(), lse.As<float>());

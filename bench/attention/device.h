@@ -89,6 +89,7 @@ struct QueryRow {
   int32_t sequence = 0;
   int32_t token = 0;
   int32_t head = 0;
+  int32_t learned_rows = 0;  // that it sees behind its keys
 };
 
 // Naive float32 attention over the same memory. Latent caches have plane 1 as the tail of keys and
@@ -101,6 +102,9 @@ struct ReferenceInputs {
   bool causal = true;
   int window = INT32_MAX;  // causal: key k is seen from p when p - k <= window or k < anchors
   int anchors = 0;
+  const uint8_t* seen = nullptr;  // [rows asked about, max_kv_tokens], in place of them
+  const void* learned[2] = {};    // bf16 [learned_rows, kv heads, dim]
+  int learned_rows = 0;
   const int32_t* page_table = nullptr;
   int table_stride = 0;
   int page_tokens = 0;

@@ -3,11 +3,22 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <tuple>
 
 #include "base/check.h"
 #include "kernels/cuda/launch.h"
+#include "ops/cuda/tile_lists.h"
+#include "sparse_case.h"
 
 namespace fathom::bench {
+
+// Attention to learned rows, in a call of its own.
+struct PrefillLearned {
+  LearnedRows rows;
+  ops::PrefillAttentionPlan plan;
+  kernels::cuda::PrefillParams params;
+  Buffer lists, out, lse, workspace;
+};
 
 struct PrefillRun::State {
   PrefillCase shape;
@@ -17,7 +28,53 @@ struct PrefillRun::State {
   int max_kv = 0;
   int table_stride = 0;
   PlaneShape plane[2];
-  Buffer k, v, q, out, lse, table, kv_starts, lengths, starts, workspace;
+  std::optional<ops::sparse::Plan> sparse;
+  std::optional<PrefillLearned> learned;
+  Buffer k, v, q, out, lse, table, kv_starts, lengths, starts, lists, workspace;
+
+  // Of a plan's tiles.
+  ops::sparse::Plan SparsePlan() const {
+    return Checked(ops::sparse::MakePlan({.num_heads = shape.num_heads,
+                                          .num_kv_heads = shape.num_kv_heads,
+                                          .tile_queries = plan.kernel.rows,
+                                          .tile_keys = plan.kernel.keys},
+                                         *shape.policy,
+                                         SequencesOf(query_starts, shape.kv_lengths)));
+  }
+
+  void AddLearned(ops::PrefillAttentionShape planned, const ops::GpuLimits& gpu) {
+    planned.page_tokens = ops::LearnedRowsCache::kPageTokens;
+    planned.max_kv_tokens = sparse->policy.learned_rows;
+    planned.causal = false;
+    learned.emplace(PrefillLearned{LearnedRows(*sparse, shape.dim_qk, shape.dim_v),
+                                   Checked(ops::PlanPrefillAttention(planned, {}, gpu)), params});
+    PrefillLearned& own = *learned;
+    const auto lists = Checked(ops::MakeLearnedPrefillTileLists(*sparse, own.plan));
+    const int64_t q_rows = int64_t{query_starts.back()} * shape.num_heads;
+    own.lists = Buffer(Checked(ops::PackTileLists(lists, lists.Needs())));
+    own.out = Buffer(q_rows * shape.dim_v * 2);
+    own.lse = Buffer(q_rows * 4);
+    own.workspace = Buffer(own.plan.workspace_bytes);
+    own.workspace.Fill(0);
+    own.params.k = own.rows.View(0);
+    own.params.v = own.rows.View(1);
+    own.rows.Bind(&own.params);
+    own.params.out = own.out.As<void>();
+    own.params.lse = own.lse.As<float>();
+    ops::BindPrefillWorkspace(own.plan, own.workspace.As<void>(), &own.params);
+    ops::BindTileLists(lists.Needs(), own.lists.As<void>(), &own.params);
+    const Status legal = ops::CheckPrefillParams(own.plan, own.params);
+    FATHOM_CHECK(legal.has_value(), "{}", legal.error().message);
+  }
+
+  void Launch(cudaStream_t stream) const {
+    CheckCuda(kernels::cuda::RunPrefill(shape.dim_qk, shape.dim_v, params, stream), "RunPrefill");
+    if (!learned) return;
+    CheckCuda(kernels::cuda::RunPrefill(shape.dim_qk, shape.dim_v, learned->params, stream),
+              "RunPrefill, learned rows");
+    FoldLearned(learned->out, learned->lse, int64_t{query_starts.back()} * shape.num_heads,
+                shape.dim_v, out, lse, stream);
+  }
 };
 
 PrefillRun::PrefillRun(PrefillCase shape, const ops::PrefillAttentionOptions& options,
@@ -32,20 +89,19 @@ PrefillRun::PrefillRun(PrefillCase shape, const ops::PrefillAttentionOptions& op
     s.query_starts.push_back(s.query_starts.back() + queries);
   const int num_tokens = s.query_starts.back();
   s.max_kv = *std::max_element(c.kv_lengths.begin(), c.kv_lengths.end());
-  const auto plan = ops::PlanPrefillAttention({.num_sequences = count,
-                                               .num_tokens = num_tokens,
-                                               .max_kv_tokens = s.max_kv,
-                                               .num_heads = c.num_heads,
-                                               .num_kv_heads = c.num_kv_heads,
-                                               .head_dim_qk = c.dim_qk,
-                                               .head_dim_v = c.dim_v,
-                                               .page_tokens = c.page_tokens,
-                                               .causal = c.causal,
-                                               .window = c.window,
-                                               .anchors = c.anchors},
-                                              options, gpu);
-  FATHOM_CHECK(plan.has_value(), "{}", plan.error().message);
-  s.plan = *plan;
+  const ops::PrefillAttentionShape planned = {.num_sequences = count,
+                                              .num_tokens = num_tokens,
+                                              .max_kv_tokens = s.max_kv,
+                                              .num_heads = c.num_heads,
+                                              .num_kv_heads = c.num_kv_heads,
+                                              .head_dim_qk = c.dim_qk,
+                                              .head_dim_v = c.dim_v,
+                                              .page_tokens = c.page_tokens,
+                                              .causal = c.causal,
+                                              .window = c.window,
+                                              .anchors = c.anchors,
+                                              .tile_lists = c.policy.has_value()};
+  s.plan = Checked(ops::PlanPrefillAttention(planned, options, gpu));
 
   // Keys live in pages in a scrambled order, or one sequence after the other with a gap of NaN.
   constexpr int32_t kPoisonPage = 2147480000;
@@ -115,6 +171,13 @@ PrefillRun::PrefillRun(PrefillCase shape, const ops::PrefillAttentionOptions& op
   p.lse = s.lse.As<float>();
   p.scale = 1.f / std::sqrt(static_cast<float>(c.dim_qk));
   ops::BindPrefillWorkspace(s.plan, s.workspace.As<void>(), &p);
+  if (c.policy) {
+    s.sparse = s.SparsePlan();
+    const auto lists = Checked(ops::MakePrefillTileLists(*s.sparse, s.plan));
+    s.lists = Buffer(Checked(ops::PackTileLists(lists, lists.Needs())));
+    ops::BindTileLists(lists.Needs(), s.lists.As<void>(), &p);
+    if (c.policy->learned_rows > 0) s.AddLearned(planned, gpu);
+  }
   const Status legal = ops::CheckPrefillParams(s.plan, p);
   FATHOM_CHECK(legal.has_value(), "{}", legal.error().message);
   CheckCuda(cudaDeviceSynchronize(), "fill");
@@ -128,10 +191,11 @@ void PrefillRun::Run() {
   const State& s = *state_;
   s.out.Fill(0xff);
   s.lse.Fill(0xff);
-  CheckCuda(kernels::cuda::PreparePrefill(s.params, s.plan.rows, s.max_kv, nullptr),
-            "PreparePrefill");
-  CheckCuda(kernels::cuda::RunPrefill(s.shape.dim_qk, s.shape.dim_v, s.params, nullptr),
-            "RunPrefill");
+  if (!s.sparse) {
+    CheckCuda(kernels::cuda::PreparePrefill(s.params, s.plan.rows, s.max_kv, nullptr),
+              "PreparePrefill");
+  }
+  s.Launch(nullptr);
   CheckCuda(cudaDeviceSynchronize(), "RunPrefill");
 }
 
@@ -171,9 +235,20 @@ AttentionErrors PrefillRun::CompareFloat32(int max_rows) {
     const auto token = static_cast<int32_t>(row / s.shape.num_heads);
     const auto after = std::upper_bound(s.query_starts.begin(), s.query_starts.end(), token);
     const auto sequence = static_cast<int32_t>(after - s.query_starts.begin()) - 1;
-    rows.push_back({sequence, token - s.query_starts[static_cast<size_t>(sequence)],
-                    static_cast<int32_t>(row % s.shape.num_heads)});
+    const auto head = static_cast<int32_t>(row % s.shape.num_heads);
+    const bool off = s.sparse && s.sparse->PolicyOf(head).role == ops::sparse::HeadRole::kOff;
+    rows.push_back({sequence, token - s.query_starts[static_cast<size_t>(sequence)], head,
+                    s.learned && !off ? s.sparse->policy.learned_rows : 0});
     index.push_back(row);
+  }
+  Buffer seen;
+  if (s.sparse) {
+    seen = Buffer(SeenKeys(*s.sparse, rows, s.max_kv));
+    in.seen = seen.As<uint8_t>();
+  }
+  if (s.learned) {
+    in.learned_rows = s.sparse->policy.learned_rows;
+    for (int i = 0; i < 2; ++i) in.learned[i] = s.learned->rows.data(i);
   }
   AttentionErrors errors = Compare(Reference(in, rows), index, s.out.Read<uint16_t>(),
                                    s.lse.Read<float>(), s.shape.dim_v);
@@ -186,16 +261,12 @@ AttentionErrors PrefillRun::CompareFloat32(int max_rows) {
 
 double PrefillRun::TimeUs(int repeats, L2 l2) {
   const State& s = *state_;
-  return TimeCold(
-      [&s](cudaStream_t stream) {
-        CheckCuda(kernels::cuda::RunPrefill(s.shape.dim_qk, s.shape.dim_v, s.params, stream),
-                  "RunPrefill");
-      },
-      repeats, l2);
+  return TimeCold([&s](cudaStream_t stream) { s.Launch(stream); }, repeats, l2);
 }
 
 double PrefillRun::Flops() const {
   const PrefillCase& c = state_->shape;
+  if (state_->sparse) return 2 * KeptPairs(*state_->sparse) * (c.dim_qk + c.dim_v);
   double pairs = 0;
   for (size_t b = 0; b < c.kv_lengths.size(); ++b) {
     const double keys = c.kv_lengths[b];
@@ -226,6 +297,41 @@ PrefillCase Make(int heads, int kv_heads, int dim_qk, int dim_v, bool causal,
                        dim_qk == dim_v ? "" : fmt::format("/{}", dim_v), causal ? "causal" : "full",
                        what);
   return c;
+}
+
+void AddSparseChecks(std::vector<PrefillCase>* cases) {
+  const std::vector<int32_t> lengths = {2000, 1, 700};
+  const std::vector<int32_t> chunks = {500, 1, 7};
+  for (const auto& [heads, kv_heads, dim_qk, dim_v] :
+       {std::tuple{8, 4, 128, 128}, {8, 8, 64, 64}, {8, 8, 192, 128}}) {
+    for (const bool chunked : {false, true}) {
+      const std::vector<int32_t>& queries = chunked ? chunks : lengths;
+      const auto add = [&, heads = heads, kv_heads = kv_heads, dim_qk = dim_qk, dim_v = dim_v](
+                           ops::sparse::Policy policy, const std::string& what) {
+        PrefillCase c = Make(heads, kv_heads, dim_qk, dim_v, policy.causal, lengths,
+                             fmt::format("lists: {}{}", what, chunked ? ", chunks, paged" : ""));
+        if (chunked) {
+          c.query_tokens = chunks;
+          c.page_tokens = 64;
+        }
+        c.policy = std::move(policy);
+        cases->push_back(std::move(c));
+      };
+      std::vector<ops::sparse::Sequence> sequences;
+      for (size_t i = 0; i < lengths.size(); ++i) sequences.push_back({queries[i], lengths[i]});
+      add(Local(512, 32), "window 512 + 32 first");
+      ops::sparse::Policy both = Local(100, 3);
+      both.causal = false;
+      add(both, "window of both sides");
+      add(RandomAnchors(heads, sequences, chunked), "anchor lists");
+      add(RandomBlocks(heads, sequences, chunked, 1), "blocks of each query");
+      add(RandomBlocks(heads, sequences, !chunked, 100), "blocks of 100 queries");
+      ops::sparse::Policy roles = Roles(heads, kv_heads);
+      add(roles, "policy table");
+      roles.learned_rows = chunked ? 256 : 100;
+      add(roles, fmt::format("policy table, {} learned rows", roles.learned_rows));
+    }
+  }
 }
 
 }  // namespace
@@ -263,6 +369,7 @@ std::vector<PrefillCase> PrefillCheckCases() {
     c.anchors = anchors;
     cases.push_back(c);
   }
+  AddSparseChecks(&cases);
   PrefillCase large = Make(4, 2, 128, 128, true, {2000}, "large logits");
   large.logit_scale = 40;
   cases.push_back(large);
@@ -301,7 +408,23 @@ std::vector<PrefillCase> PrefillTimeCases() {
     c.window = 512;
     c.anchors = 32;
     cases.push_back(c);
+    PrefillCase listed = Make(32, 8, 128, 128, true, same(1, length),
+                              fmt::format("1 x {}, window 512 + 32 first, by lists", length));
+    listed.policy = Local(512, 32);
+    cases.push_back(listed);
   }
+  PrefillCase sparse = Make(32, 8, 128, 128, true, {16384}, "1 x 16384, all keys by lists");
+  sparse.policy = {.heads = {{ops::sparse::HeadRole::kGlobal}}};
+  cases.push_back(sparse);
+  sparse = Make(32, 32, 128, 128, true, {16384}, "1 x 16384, policy table");
+  sparse.policy = Roles(32, 32);
+  cases.push_back(sparse);
+  sparse = Make(32, 8, 128, 128, true, {65536}, "1 x 65536, key ranges 1k to 64k");
+  sparse.policy = Ranges(32, 8);
+  cases.push_back(sparse);
+  sparse = Make(32, 8, 128, 128, true, {16384}, "1 x 16384, a quarter of the blocks");
+  sparse.policy = RandomBlocks(32, {{16384, 16384}}, false, 128);
+  cases.push_back(sparse);
   return cases;
 }
 

@@ -2,11 +2,13 @@
 // One prefill shape: inputs on the device, poisoned where nothing may read, a run of Fathom's
 // kernel, and how far sampled rows are from a float32 reference.
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "device.h"
 #include "ops/cuda/prefill_attention.h"
+#include "ops/sparse_plan.h"
 
 namespace fathom::bench {
 
@@ -23,6 +25,7 @@ struct PrefillCase {
   std::vector<int32_t> kv_lengths;
   std::vector<int32_t> query_tokens;  // empty: as many as keys
   float logit_scale = 1;
+  std::optional<ops::sparse::Policy> policy = {};  // what it keeps is visited by tile lists
 };
 
 class PrefillRun {

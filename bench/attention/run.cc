@@ -153,6 +153,7 @@ int CheckPrefill(const ops::GpuLimits& gpu, const Filter& filter, Json& json) {
   int failures = 0;
   for (const PrefillCase& shape : PrefillCheckCases()) {
     for (const auto& variant : kPrefillVariants) {
+      if (shape.policy && variant.options.portable) continue;  // no tile lists
       const std::string name = "prefill " + shape.name + variant.name;
       if (!filter.Wants(name, 2 * Sum(shape.kv_lengths))) continue;
       PrefillRun run(shape, variant.options, gpu);
@@ -178,6 +179,7 @@ void TimePrefill(const ops::GpuLimits& gpu, const ops::TuningTable& tuning, int 
   fmt::print("{:<56} {:>9} {:>8} {:>9}\n", "prefill shape", "us", "TFLOP/s", "error");
   for (const PrefillCase& shape : PrefillTimeCases()) {
     for (const auto& variant : kPrefillVariants) {
+      if (shape.policy && variant.options.portable) continue;  // no tile lists
       const std::string name = shape.name + variant.name;
       if (!filter.Wants(name, Sum(shape.kv_lengths))) continue;
       ops::PrefillAttentionOptions options = variant.options;

@@ -121,17 +121,6 @@ std::vector<HeadRun> MakeRuns(const Shape& shape, const Policy& policy,
   return runs;
 }
 
-const HeadPolicy& PolicyOf(const Plan& plan, int32_t head) {
-  return plan.policy.heads[plan.policy.heads.size() == 1 ? 0 : static_cast<size_t>(head)];
-}
-
-std::span<const int32_t> AnchorsOf(const Plan& plan, int32_t sequence, int32_t head) {
-  if (plan.policy.anchors.size() == 0) return {};
-  const bool per_head = plan.policy.anchors.size() > static_cast<int64_t>(plan.sequences.size());
-  return plan.policy.anchors.At(per_head ? int64_t{sequence} * plan.shape.num_heads + head
-                                         : sequence);
-}
-
 std::span<const int32_t> BlocksOf(const Plan& plan, int32_t sequence, int32_t head, int32_t query) {
   const auto at = static_cast<size_t>(sequence);
   const int64_t lists = CeilDiv(plan.sequences[at].queries, plan.policy.queries_per_list);
@@ -148,10 +137,10 @@ bool SeesAll(const Plan& plan, const TileRow& row, int32_t first_key) {
   const int32_t last_key = first_key + plan.shape.tile_keys - 1;
   if (last_key >= s.keys || (plan.policy.causal && last_key > first)) return false;
   const int32_t head = plan.runs[static_cast<size_t>(row.run)].first_head;
-  const HeadPolicy& mine = PolicyOf(plan, head);
+  const HeadPolicy& mine = plan.PolicyOf(head);
   if (mine.role == HeadRole::kGlobal) return true;
   if (mine.role == HeadRole::kLocal) {
-    const std::span<const int32_t> anchors = AnchorsOf(plan, row.sequence, head);
+    const std::span<const int32_t> anchors = plan.AnchorsOf(row.sequence, head);
     for (int32_t key = first_key; key <= last_key; ++key) {
       const bool near = last - key <= mine.window && key - first <= mine.window;
       if (!near && key >= mine.first_anchors && !Contains(anchors, key)) return false;
@@ -173,7 +162,7 @@ void AddRow(Plan& plan, const TileRow& row) {
   const int32_t last = first + row.num_queries - 1;
   const int32_t end = plan.policy.causal ? last + 1 : s.keys;  // keys that a causal mask leaves
   const int32_t head = plan.runs[static_cast<size_t>(row.run)].first_head;
-  const HeadPolicy& mine = PolicyOf(plan, head);
+  const HeadPolicy& mine = plan.PolicyOf(head);
   std::vector<int32_t> found;                         // tile numbers
   const auto range = [&](int32_t from, int32_t to) {  // keys [from, to)
     from = std::max(from, 0);
@@ -189,7 +178,7 @@ void AddRow(Plan& plan, const TileRow& row) {
       break;
     case HeadRole::kLocal:
       range(0, mine.first_anchors);
-      for (const int32_t anchor : AnchorsOf(plan, row.sequence, head)) {
+      for (const int32_t anchor : plan.AnchorsOf(row.sequence, head)) {
         if (anchor < end) found.push_back(anchor / plan.shape.tile_keys);
       }
       range(first - window, last + window + 1);
@@ -235,17 +224,27 @@ std::span<const Tile> Plan::TilesOf(const TileRow& row) const {
                                   static_cast<size_t>(row.end - row.begin));
 }
 
+const HeadPolicy& Plan::PolicyOf(int32_t head) const {
+  return policy.heads[policy.heads.size() == 1 ? 0 : static_cast<size_t>(head)];
+}
+
+std::span<const int32_t> Plan::AnchorsOf(int32_t sequence, int32_t head) const {
+  if (policy.anchors.size() == 0) return {};
+  const bool per_head = policy.anchors.size() > static_cast<int64_t>(sequences.size());
+  return policy.anchors.At(per_head ? int64_t{sequence} * shape.num_heads + head : sequence);
+}
+
 bool Plan::Sees(int32_t sequence, int32_t head, int32_t query, int32_t key) const {
   const Sequence& s = sequences[static_cast<size_t>(sequence)];
   const int32_t position = s.keys - s.queries + query;
   if (key >= s.keys || (policy.causal && key > position)) return false;
-  const HeadPolicy& mine = PolicyOf(*this, head);
+  const HeadPolicy& mine = PolicyOf(head);
   switch (mine.role) {
     case HeadRole::kGlobal:
       return true;
     case HeadRole::kLocal:
       return std::abs(position - key) <= mine.window || key < mine.first_anchors ||
-             Contains(AnchorsOf(*this, sequence, head), key);
+             Contains(AnchorsOf(sequence, head), key);
     case HeadRole::kBlocks:
       return Contains(BlocksOf(*this, sequence, head, query), key / kBlockTokens);
     case HeadRole::kOff:

@@ -100,6 +100,9 @@ struct Plan {
   std::vector<int64_t> first_block_list;  // of each sequence, in policy.blocks
 
   std::span<const Tile> TilesOf(const TileRow& row) const;
+  const HeadPolicy& PolicyOf(int32_t head) const;
+  // Anchor positions of a head in a sequence, besides its first ones; increasing.
+  std::span<const int32_t> AnchorsOf(int32_t sequence, int32_t head) const;
   // Whether the query (of the sequence's queries) of a head sees the key.
   bool Sees(int32_t sequence, int32_t head, int32_t query, int32_t key) const;
   int64_t NumPartial() const;

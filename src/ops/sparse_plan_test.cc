@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <random>
 #include <set>
 
 #include "ops/balance.h"
+#include "ops/random_sparse_policy.h"
 
 namespace fathom::ops::sparse {
 namespace {
@@ -104,20 +104,6 @@ void CheckPlan(const Plan& plan, const BruteForce& mask) {
   ASSERT_EQ(covered.size(), expected);
 }
 
-class Random {
- public:
-  explicit Random(uint32_t seed) : engine_(seed) {}
-  int Below(int n) { return std::uniform_int_distribution<int>(0, n - 1)(engine_); }
-  std::vector<int32_t> Sorted(int below, int at_most) {
-    std::set<int32_t> values;
-    for (int i = Below(at_most + 1); i > 0; --i) values.insert(Below(below));
-    return {values.begin(), values.end()};
-  }
-
- private:
-  std::mt19937 engine_;
-};
-
 TEST(SparsePlan, CoversEveryUnmaskedPairOnceAndNoMaskedTile) {
   for (uint32_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE(seed);
@@ -125,40 +111,10 @@ TEST(SparsePlan, CoversEveryUnmaskedPairOnceAndNoMaskedTile) {
     Shape shape;
     shape.num_kv_heads = 1 + random.Below(2);
     shape.num_heads = shape.num_kv_heads * (1 + random.Below(3));
-    shape.tile_queries = std::vector{1, 3, 64, 128}[static_cast<size_t>(random.Below(4))];
-    shape.tile_keys = std::vector{64, 128, 256}[static_cast<size_t>(random.Below(3))];
-    std::vector<Sequence> sequences;
-    for (int i = 1 + random.Below(3); i > 0; --i) {
-      const int keys =
-          std::vector{0, 1, 63, 64, 65, 200, 257, 400}[static_cast<size_t>(random.Below(8))];
-      sequences.push_back(
-          {random.Below(2) == 0 ? std::min(keys, 2) : random.Below(keys + 1), keys});
-    }
-    Policy policy;
-    policy.causal = random.Below(3) != 0;
-    const bool per_head = random.Below(2) == 0;
-    bool blocks = false;
-    for (int h = 0; h < (per_head ? shape.num_heads : 1); ++h) {
-      HeadPolicy head{static_cast<HeadRole>(random.Below(4)), random.Below(150), random.Below(90)};
-      if (random.Below(4) == 0) head.window = 2147483647;
-      blocks = blocks || head.role == HeadRole::kBlocks;
-      policy.heads.push_back(head);
-    }
-    const int anchor_kind = random.Below(3);
-    for (const Sequence& s : sequences) {
-      for (int h = 0; anchor_kind > 0 && h < (anchor_kind == 2 ? shape.num_heads : 1); ++h) {
-        policy.anchors.Add(random.Sorted(s.keys + 10, 5));  // some past the end
-      }
-    }
-    policy.blocks_per_head = random.Below(2) == 0;
-    policy.queries_per_list = std::vector{1, 2, 64}[static_cast<size_t>(random.Below(3))];
-    for (const Sequence& s : sequences) {
-      for (int h = 0; blocks && h < (policy.blocks_per_head ? shape.num_heads : 1); ++h) {
-        for (int q = 0; q < s.queries; q += policy.queries_per_list) {
-          policy.blocks.Add(random.Sorted(s.keys / 64 + 2, 4));
-        }
-      }
-    }
+    shape.tile_queries = random.OneOf({1, 3, 64, 128});
+    shape.tile_keys = random.OneOf({64, 128, 256});
+    const std::vector<Sequence> sequences = RandomSequences(random, 400);
+    const Policy policy = RandomPolicy(random, shape, sequences);
     const auto plan = MakePlan(shape, policy, sequences);
     ASSERT_TRUE(plan) << plan.error().message;
     const BruteForce mask(shape, policy, sequences);

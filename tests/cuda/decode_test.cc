@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "emulator/simt.h"
 #include "harness.h"
-#include "kernels/cuda/launch.h"
-#include "ops/cuda/decode_attention.h"
+#include "tile_lists.h"
 
 namespace fathom::cuda_test {
 namespace {
@@ -30,9 +30,7 @@ struct Case {
   int num_sms = 4;
   int warp_merge_partials = 16;
   float logit_scale = 3;
-  int window = INT32_MAX;  // sparse: tiles of 64 that it and the anchors reach are listed,
-  int anchors = 0;
-  std::vector<std::vector<int32_t>> tiles = {};  // or these, of each sequence
+  std::optional<ops::sparse::Policy> policy = {};
 };
 
 void Check(const Case& c, uint64_t seed) {
@@ -59,46 +57,38 @@ void Check(const Case& c, uint64_t seed) {
   std::vector<uint16_t> out(static_cast<size_t>(tokens) * c.heads * c.dim_v, 0xffff);
   std::vector<float> lse(static_cast<size_t>(tokens) * c.heads, NAN);
 
-  // Lists of the tiles that the first query may see, and the others then see too.
-  const bool sparse = c.window != INT32_MAX || !c.tiles.empty();
-  std::vector<std::vector<int32_t>> lists = c.tiles;
-  if (sparse && lists.empty()) {
-    for (size_t b = 0; b < count; ++b) {
-      const int first = c.kv_lengths[b] - (starts[b + 1] - starts[b]);
-      lists.emplace_back();
-      for (int tile = 0; tile * 64 < c.kv_lengths[b]; ++tile) {
-        if (tile * 64 < c.anchors || first - (tile * 64 + 63) <= c.window) {
-          lists.back().push_back(tile);
-        }
-      }
-    }
+  std::optional<ops::sparse::Plan> sparse;
+  std::optional<PackedLists<ops::DecodeTileLists>> lists;
+  if (c.policy) {
+    sparse =
+        ops::sparse::MakePlan({.num_heads = c.heads, .num_kv_heads = c.kv_heads, .tile_queries = 8},
+                              *c.policy, SequencesOf(c.kv_lengths, starts))
+            .value();
+    lists.emplace(ops::MakeDecodeTileLists(*sparse).value());
   }
-  std::vector<int32_t> visited, list_values;
-  constexpr int kListStride = 64;
-  for (const auto& list : lists) {
-    visited.push_back(static_cast<int32_t>(list.size()) * 64);
-    list_values.insert(list_values.end(), list.begin(), list.end());
-    list_values.resize(visited.size() * kListStride, kPoisonPage);
-  }
-  const auto plan = ops::PlanDecodeAttention(
-      {.num_sequences = static_cast<int32_t>(count),
-       .max_query_tokens = max_queries,
-       .num_heads = c.heads,
-       .num_kv_heads = c.kv_heads,
-       .head_dim_qk = c.dim_qk,
-       .head_dim_v = c.dim_v,
-       .page_tokens = c.page_tokens,
-       .max_kv_tokens = std::max(1, *std::max_element(c.kv_lengths.begin(), c.kv_lengths.end())),
-       .code = c.code,
-       .tile_lists = sparse},
-      {.reduction = c.reduction,
-       .kernel = c.kernel,
-       .portable = c.portable,
-       .tuning = {.warp_merge_partials = c.warp_merge_partials}},
-      {.compute_major = 9, .num_sms = c.num_sms, .shared_bytes_per_block = 232448});
+  const int longest = *std::max_element(c.kv_lengths.begin(), c.kv_lengths.end());
+  const ops::DecodeAttentionShape shape = {
+      .num_sequences = static_cast<int32_t>(count),
+      .max_query_tokens = max_queries,
+      .num_heads = c.heads,
+      .num_kv_heads = c.kv_heads,
+      .head_dim_qk = c.dim_qk,
+      .head_dim_v = c.dim_v,
+      .page_tokens = c.page_tokens,
+      .max_kv_tokens = sparse ? lists->made().LongestTokens() : std::max(1, longest),
+      .code = c.code,
+      .tile_lists = sparse.has_value(),
+      .max_lists = sparse ? lists->num_lists() : 0};
+  const ops::DecodeAttentionOptions options = {
+      .reduction = c.reduction,
+      .kernel = c.kernel,
+      .portable = c.portable,
+      .tuning = {.warp_merge_partials = c.warp_merge_partials}};
+  const ops::GpuLimits gpu = {
+      .compute_major = 9, .num_sms = c.num_sms, .shared_bytes_per_block = 232448};
+  const auto plan = ops::PlanDecodeAttention(shape, options, gpu);
   ASSERT_TRUE(plan) << plan.error().message;
-  std::vector<uint8_t> memory(static_cast<size_t>(plan->workspace_bytes) + 256, 0xff);
-  auto* workspace = memory.data() + (256 - reinterpret_cast<uintptr_t>(memory.data()) % 256);
+  Workspace workspace(plan->workspace_bytes);
   kernels::cuda::DecodeParams p;
   p.q = q.data();
   p.q_token_stride = int64_t{c.heads} * c.dim_qk;
@@ -135,18 +125,40 @@ void Check(const Case& c, uint64_t seed) {
   p.out_head_stride = c.dim_v;
   p.lse = lse.data();
   p.scale = 1.f / std::sqrt(static_cast<float>(c.dim_qk));
-  if (sparse) {
-    p.tile_lists = list_values.data();
-    p.tile_list_stride = kListStride;
-    p.visited_tokens = visited.data();
-    p.window = c.window;
-    p.anchors = c.anchors;
-  }
-  ops::BindDecodeWorkspace(*plan, workspace, &p);
+  if (sparse) lists->Bind(&p);
+  ops::BindDecodeWorkspace(*plan, workspace.data(), &p);
   const Status legal = ops::CheckDecodeParams(*plan, p);
   ASSERT_TRUE(legal) << legal.error().message;
   ASSERT_EQ(kernels::cuda::PrepareDecode(p, nullptr), cudaSuccess);
   ASSERT_EQ(kernels::cuda::RunDecode(c.dim_qk, c.dim_v, plan->rows, p, nullptr), cudaSuccess);
+
+  std::optional<LearnedRows> learned;
+  if (sparse && c.policy->learned_rows > 0) {
+    learned.emplace(*sparse, c.dim_qk, c.dim_v, noise);
+    const PackedLists own(ops::MakeLearnedDecodeTileLists(*sparse).value());
+    ops::DecodeAttentionShape own_shape = shape;
+    own_shape.code = CacheCode::kBf16;
+    own_shape.page_tokens = 64;
+    own_shape.max_kv_tokens = own.made().LongestTokens();
+    const auto own_plan = ops::PlanDecodeAttention(own_shape, options, gpu);
+    ASSERT_TRUE(own_plan) << own_plan.error().message;
+    Workspace own_workspace(own_plan->workspace_bytes);
+    std::vector<uint16_t> own_out(out.size(), 0xffff);
+    std::vector<float> own_lse(lse.size(), NAN);
+    kernels::cuda::DecodeParams of_rows = p;
+    for (int i = 0; i < 2; ++i) of_rows.plane[i] = learned->View(i);
+    learned->Bind(&of_rows);
+    own.Bind(&of_rows);
+    of_rows.out = own_out.data();
+    of_rows.lse = own_lse.data();
+    ops::BindDecodeWorkspace(*own_plan, own_workspace.data(), &of_rows);
+    const Status own_legal = ops::CheckDecodeParams(*own_plan, of_rows);
+    ASSERT_TRUE(own_legal) << own_legal.error().message;
+    ASSERT_EQ(kernels::cuda::PrepareDecode(of_rows, nullptr), cudaSuccess);
+    ASSERT_EQ(kernels::cuda::RunDecode(c.dim_qk, c.dim_v, own_plan->rows, of_rows, nullptr),
+              cudaSuccess);
+    ASSERT_NO_FATAL_FAILURE(FoldLearned(own_out, own_lse, c.dim_v, &out, &lse));
+  }
 
   Errors errors;
   for (size_t b = 0; b < count; ++b) {
@@ -155,25 +167,28 @@ void Check(const Case& c, uint64_t seed) {
       for (int h = 0; h < c.heads; ++h) {
         const int kv_head = h / (c.heads / c.kv_heads);
         const size_t row = static_cast<size_t>(starts[b] + j) * c.heads + h;
+        const int visible = c.kv_lengths[b] - (queries - 1 - j);
+        const bool off = sparse && sparse->PolicyOf(h).role == ops::sparse::HeadRole::kOff;
+        const int learned_rows = learned && !off ? c.policy->learned_rows : 0;
         const auto want = AttendRow(
-            c.kv_lengths[b] - (queries - 1 - j), c.dim_v,
+            visible + learned_rows, c.dim_v,
             [&](int key) {
-              const int position = c.kv_lengths[b] - queries + j;
-              const bool listed = !sparse || std::find(lists[b].begin(), lists[b].end(),
-                                                       key / 64) != lists[b].end();
-              if (!listed || (position - key > c.window && key >= c.anchors)) {
+              if (key < visible && sparse && !sparse->Sees(static_cast<int32_t>(b), h, j, key)) {
                 return -std::numeric_limits<double>::infinity();
               }
               double sum = 0;
               for (int d = 0; d < c.dim_qk; ++d) {
                 const int plane = d < dims[0] ? 0 : 1;
-                sum += double{Bf16ToF32(q[row * c.dim_qk + d])} *
-                       planes[plane].Value(table, b, key, kv_head, plane == 0 ? d : d - dims[0]);
+                const double k = key >= visible ? learned->Value(0, key - visible, kv_head, d)
+                                                : planes[plane].Value(table, b, key, kv_head,
+                                                                      plane == 0 ? d : d - dims[0]);
+                sum += double{Bf16ToF32(q[row * c.dim_qk + d])} * k;
               }
               return sum * p.scale;
             },
             [&](int key, int d) {
-              return planes[latent ? 0 : 1].Value(table, b, key, kv_head, d);
+              return key >= visible ? learned->Value(1, key - visible, kv_head, d)
+                                    : planes[latent ? 0 : 1].Value(table, b, key, kv_head, d);
             });
         errors.Add(want, out.data() + row * c.dim_v, lse[row]);
       }
@@ -274,13 +289,13 @@ TEST(EmulatedDecode, MlaQuantised) {
 }
 
 TEST(EmulatedDecode, TileLists) {
+  using ops::sparse::HeadRole;
   for (const CacheCode code : {CacheCode::kBf16, CacheCode::kInt8}) {
     for (const uint64_t seed : {1, 2, 3}) {
       Check({.name = "window and anchors",
-             .kv_lengths = {1, 700, 65, 0, 300},
+             .kv_lengths = {1, 700, 65, 300},
              .code = code,
-             .window = 100,
-             .anchors = 10},
+             .policy = {{.heads = {{HeadRole::kLocal, 100, 10}}}}},
             seed);
       Check({.name = "window and anchors, several queries",
              .heads = 8,
@@ -290,13 +305,62 @@ TEST(EmulatedDecode, TileLists) {
              .page_tokens = 128,
              .query_tokens = {3, 1},
              .code = code,
-             .window = 63,
-             .anchors = 70},
+             .policy = {{.heads = {{HeadRole::kLocal, 63, 70}}}}},
             seed);
       Check({.name = "blocks",
              .kv_lengths = {700, 640, 100},
              .code = code,
-             .tiles = {{0, 3, 10}, {}, {1}}},
+             .policy = {{.heads = {{HeadRole::kBlocks}},
+                         .blocks = MakeLists({{0, 3, 10}, {}, {1}})}}},
+            seed);
+      Check({.name = "policy table",
+             .heads = 8,
+             .kv_heads = 4,
+             .kv_lengths = {2000, 700, 64},
+             .query_tokens = {1, 4, 2},
+             .code = code,
+             .policy = {{.heads = {{HeadRole::kGlobal},
+                                   {HeadRole::kGlobal},
+                                   {HeadRole::kLocal, 50, 3},
+                                   {HeadRole::kLocal, 200, 3},
+                                   {HeadRole::kOff},
+                                   {HeadRole::kLocal, 64},
+                                   {HeadRole::kOff},
+                                   {HeadRole::kOff}}}}},
+            seed);
+      Check({.name = "anchor lists and blocks by head, rows of two tiles",
+             .heads = 20,
+             .kv_heads = 1,
+             .kv_lengths = {900, 130},
+             .query_tokens = {2, 1},
+             .code = code,
+             .policy = {{.heads = {{HeadRole::kLocal, 20, 5}},
+                         .anchors = MakeLists({{100, 101, 640}, {7}})}}},
+            seed);
+    }
+  }
+  Check({.name = "anchors by head",
+         .heads = 4,
+         .kv_lengths = {900, 130},
+         .policy = {{.heads = {{HeadRole::kLocal, 20, 5}},
+                     .anchors = MakeLists({{100, 640}, {3}, {}, {8, 500}, {7}, {}, {}, {90}})}}},
+        4);
+}
+
+TEST(EmulatedDecode, LearnedRows) {
+  using ops::sparse::HeadRole;
+  for (const uint64_t seed : {1, 2}) {
+    for (const int rows : {1, 64, 100, 256}) {
+      Check({.name = "learned rows",
+             .heads = 4,
+             .kv_lengths = {1, 700, 65},
+             .query_tokens = {1, 3, 1},
+             .code = rows == 100 ? CacheCode::kInt8 : CacheCode::kBf16,
+             .policy = {{.heads = {{HeadRole::kLocal, 100},
+                                   {HeadRole::kOff},
+                                   {HeadRole::kGlobal},
+                                   {HeadRole::kLocal, 0}},
+                         .learned_rows = rows}}},
             seed);
     }
   }

@@ -2,11 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "emulator/simt.h"
 #include "harness.h"
-#include "kernels/cuda/launch.h"
 #include "ops/cuda/prefill_attention.h"
+#include "tile_lists.h"
 
 namespace fathom::cuda_test {
 namespace {
@@ -26,6 +27,7 @@ struct Case {
   int num_sms = 2;
   float logit_scale = 3;
   bool portable = false;
+  std::optional<ops::sparse::Policy> policy = {};
 };
 
 void Check(const Case& c, uint64_t seed) {
@@ -45,24 +47,35 @@ void Check(const Case& c, uint64_t seed) {
   std::vector<uint16_t> out(static_cast<size_t>(tokens) * c.heads * c.dim_v, 0xffff);
   std::vector<float> lse(static_cast<size_t>(tokens) * c.heads, NAN);
 
-  const auto plan = ops::PlanPrefillAttention(
-      {.num_sequences = static_cast<int32_t>(count),
-       .num_tokens = tokens,
-       .max_kv_tokens = longest,
-       .num_heads = c.heads,
-       .num_kv_heads = c.kv_heads,
-       .head_dim_qk = c.dim_qk,
-       .head_dim_v = c.dim_v,
-       .page_tokens = c.page_tokens,
-       .causal = c.causal,
-       .window = c.window,
-       .anchors = c.anchors},
-      {.portable = c.portable},
-      {.compute_major = 9, .num_sms = c.num_sms, .shared_bytes_per_block = 232448});
+  const ops::PrefillAttentionShape shape = {.num_sequences = static_cast<int32_t>(count),
+                                            .num_tokens = tokens,
+                                            .max_kv_tokens = longest,
+                                            .num_heads = c.heads,
+                                            .num_kv_heads = c.kv_heads,
+                                            .head_dim_qk = c.dim_qk,
+                                            .head_dim_v = c.dim_v,
+                                            .page_tokens = c.page_tokens,
+                                            .causal = c.causal,
+                                            .window = c.window,
+                                            .anchors = c.anchors,
+                                            .tile_lists = c.policy.has_value()};
+  const ops::GpuLimits gpu = {
+      .compute_major = 9, .num_sms = c.num_sms, .shared_bytes_per_block = 232448};
+  const auto plan = ops::PlanPrefillAttention(shape, {.portable = c.portable}, gpu);
   ASSERT_TRUE(plan) << plan.error().message;
-  std::vector<uint8_t> memory(static_cast<size_t>(plan->workspace_bytes) + 256, 0xff);
-  auto* workspace = memory.data() + (256 - reinterpret_cast<uintptr_t>(memory.data()) % 256);
-  std::fill_n(workspace, plan->zeroed_bytes, uint8_t{0});
+  std::optional<ops::sparse::Plan> sparse;
+  std::optional<PackedLists<ops::PrefillTileLists>> lists;
+  if (c.policy) {
+    sparse = ops::sparse::MakePlan({.num_heads = c.heads,
+                                    .num_kv_heads = c.kv_heads,
+                                    .tile_queries = plan->kernel.rows,
+                                    .tile_keys = plan->kernel.keys},
+                                   *c.policy, SequencesOf(c.kv_lengths, starts))
+                 .value();
+    lists.emplace(ops::MakePrefillTileLists(*sparse, *plan).value());
+  }
+  Workspace workspace(plan->workspace_bytes);
+  std::fill_n(workspace.data(), plan->zeroed_bytes, uint8_t{0});
   kernels::cuda::PrefillParams p;
   p.q = q.data();
   p.q_token_stride = int64_t{c.heads} * c.dim_qk;
@@ -81,12 +94,43 @@ void Check(const Case& c, uint64_t seed) {
   p.out_head_stride = c.dim_v;
   p.lse = lse.data();
   p.scale = 1.f / std::sqrt(static_cast<float>(c.dim_qk));
-  ops::BindPrefillWorkspace(*plan, workspace, &p);
+  ops::BindPrefillWorkspace(*plan, workspace.data(), &p);
+  if (sparse) lists->Bind(&p);
   const Status legal = ops::CheckPrefillParams(*plan, p);
   ASSERT_TRUE(legal) << legal.error().message;
-  ASSERT_EQ(kernels::cuda::PreparePrefill(p, plan->rows, longest, nullptr), cudaSuccess);
+  if (!sparse) {
+    ASSERT_EQ(kernels::cuda::PreparePrefill(p, plan->rows, longest, nullptr), cudaSuccess);
+  }
   ASSERT_EQ(kernels::cuda::RunPrefill(c.dim_qk, c.dim_v, p, nullptr), cudaSuccess);
   EXPECT_EQ(*p.next, 0);
+
+  std::optional<LearnedRows> learned;
+  if (sparse && c.policy->learned_rows > 0) {
+    learned.emplace(*sparse, c.dim_qk, c.dim_v, noise);
+    ops::PrefillAttentionShape own_shape = shape;
+    own_shape.page_tokens = 64;
+    own_shape.max_kv_tokens = c.policy->learned_rows;
+    own_shape.causal = false;
+    const auto own_plan = ops::PlanPrefillAttention(own_shape, {}, gpu);
+    ASSERT_TRUE(own_plan) << own_plan.error().message;
+    const PackedLists own(ops::MakeLearnedPrefillTileLists(*sparse, *own_plan).value());
+    Workspace own_workspace(own_plan->workspace_bytes);
+    std::fill_n(own_workspace.data(), own_plan->zeroed_bytes, uint8_t{0});
+    std::vector<uint16_t> own_out(out.size(), 0xffff);
+    std::vector<float> own_lse(lse.size(), NAN);
+    kernels::cuda::PrefillParams of_rows = p;
+    of_rows.k = learned->View(0);
+    of_rows.v = learned->View(1);
+    learned->Bind(&of_rows);
+    of_rows.out = own_out.data();
+    of_rows.lse = own_lse.data();
+    ops::BindPrefillWorkspace(*own_plan, own_workspace.data(), &of_rows);
+    own.Bind(&of_rows);
+    const Status own_legal = ops::CheckPrefillParams(*own_plan, of_rows);
+    ASSERT_TRUE(own_legal) << own_legal.error().message;
+    ASSERT_EQ(kernels::cuda::RunPrefill(c.dim_qk, c.dim_v, of_rows, nullptr), cudaSuccess);
+    ASSERT_NO_FATAL_FAILURE(FoldLearned(own_out, own_lse, c.dim_v, &out, &lse));
+  }
 
   Errors errors;
   for (size_t b = 0; b < count; ++b) {
@@ -95,20 +139,29 @@ void Check(const Case& c, uint64_t seed) {
       for (int h = 0; h < c.heads; ++h) {
         const int kv_head = h / (c.heads / c.kv_heads);
         const size_t row = static_cast<size_t>(starts[b] + j) * c.heads + h;
+        const int visible = c.causal ? position + 1 : c.kv_lengths[b];
+        const bool off = sparse && sparse->PolicyOf(h).role == ops::sparse::HeadRole::kOff;
+        const int learned_rows = learned && !off ? c.policy->learned_rows : 0;
         const auto want = AttendRow(
-            c.causal ? position + 1 : c.kv_lengths[b], c.dim_v,
+            visible + learned_rows, c.dim_v,
             [&](int key) {
-              if (c.causal && position - key > c.window && key >= c.anchors) {
-                return -std::numeric_limits<double>::infinity();
-              }
+              const bool seen =
+                  key >= visible ||
+                  (sparse ? sparse->Sees(static_cast<int32_t>(b), h, j, key)
+                          : !c.causal || position - key <= c.window || key < c.anchors);
+              if (!seen) return -std::numeric_limits<double>::infinity();
               double sum = 0;
               for (int d = 0; d < c.dim_qk; ++d) {
                 sum += double{Bf16ToF32(q[row * c.dim_qk + d])} *
-                       Bf16ToF32(k.Row(table, b, key, kv_head)[d]);
+                       (key >= visible ? learned->Value(0, key - visible, kv_head, d)
+                                       : Bf16ToF32(k.Row(table, b, key, kv_head)[d]));
               }
               return sum * p.scale;
             },
-            [&](int key, int d) { return double{Bf16ToF32(v.Row(table, b, key, kv_head)[d])}; });
+            [&](int key, int d) {
+              return key >= visible ? learned->Value(1, key - visible, kv_head, d)
+                                    : double{Bf16ToF32(v.Row(table, b, key, kv_head)[d])};
+            });
         errors.Add(want, out.data() + row * c.dim_v, lse[row]);
       }
     }
@@ -147,6 +200,105 @@ TEST_P(EmulatedPrefill, Causal) {
 TEST_P(EmulatedPrefill, Full) {
   Check({.name = "full", .dim_qk = 128, .dim_v = 128, .causal = false, .kv_lengths = {200, 30}}, 3);
   Check({.name = "full d64", .causal = false, .kv_lengths = {300}}, 4);
+}
+
+TEST(EmulatedPrefillLists, AgreeWithFloat64) {
+  using ops::sparse::HeadRole;
+  for (const uint64_t seed : {1, 2}) {
+    Check({.name = "window and anchors",
+           .kv_lengths = {700, 1, 130},
+           .policy = {{.heads = {{HeadRole::kLocal, 100, 10}}}}},
+          seed);
+    Check({.name = "policy table, chunks",
+           .heads = 8,
+           .kv_heads = 4,
+           .dim_qk = 128,
+           .dim_v = 128,
+           .kv_lengths = {900, 40, 300},
+           .query_tokens = {300, 40, 7},
+           .policy = {{.heads = {{HeadRole::kGlobal},
+                                 {HeadRole::kGlobal},
+                                 {HeadRole::kLocal, 50, 3},
+                                 {HeadRole::kLocal, 200, 3},
+                                 {HeadRole::kOff},
+                                 {HeadRole::kLocal, 64},
+                                 {HeadRole::kOff},
+                                 {HeadRole::kOff}}}}},
+          seed);
+    Check({.name = "both sides, 192/128",
+           .dim_qk = 192,
+           .dim_v = 128,
+           .causal = false,
+           .kv_lengths = {500, 129},
+           .page_tokens = 16,
+           .policy = {{.causal = false, .heads = {{HeadRole::kLocal, 70, 5}}}}},
+          seed);
+    Check({.name = "anchor lists",
+           .dim_qk = 128,
+           .dim_v = 128,
+           .kv_lengths = {700, 300},
+           .policy = {{.heads = {{HeadRole::kLocal, 20, 5}},
+                       .anchors = MakeLists({{100, 101, 320, 511}, {7, 250}})}}},
+          seed);
+    Check({.name = "anchor lists by head",
+           .kv_lengths = {500, 100},
+           .policy = {{.heads = {{HeadRole::kLocal, 20}},
+                       .anchors = MakeLists({{100, 101, 320}, {}, {7}, {8, 64}})}}},
+          seed);
+  }
+}
+
+// Every query its own blocks of 64 keys, also none, and runs of queries that share them.
+TEST(EmulatedPrefillLists, Blocks) {
+  using ops::sparse::HeadRole;
+  for (const uint64_t seed : {1, 2}) {
+    for (const bool per_head : {false, true}) {
+      for (const int run : {1, 48, 256}) {
+        std::mt19937 random(static_cast<uint32_t>(seed));
+        const std::vector<int32_t> lengths = {450, 130};
+        ops::sparse::Lists blocks;
+        for (const int32_t length : lengths) {
+          for (int list = 0; list < (per_head ? 2 : 1) * ((length + run - 1) / run); ++list) {
+            std::vector<int32_t> chosen;
+            for (int32_t block = 0; block * 64 < length; ++block) {
+              if (random() % 3 == 0) chosen.push_back(block);
+            }
+            blocks.Add(chosen);
+          }
+        }
+        Check({.name = "blocks",
+               .dim_qk = run == 1 ? 128 : 64,
+               .dim_v = run == 1 ? 128 : 64,
+               .causal = run != 256,
+               .kv_lengths = lengths,
+               .policy = {{.causal = run != 256,
+                           .heads = {{HeadRole::kBlocks}},
+                           .blocks = blocks,
+                           .blocks_per_head = per_head,
+                           .queries_per_list = run}}},
+              seed);
+      }
+    }
+  }
+}
+
+TEST(EmulatedPrefillLists, LearnedRows) {
+  using ops::sparse::HeadRole;
+  for (const int rows : {1, 64, 130, 256}) {
+    Check({.name = "learned rows",
+           .heads = 4,
+           .kv_heads = 2,
+           .dim_qk = 128,
+           .dim_v = 128,
+           .kv_lengths = {1, 300, 65},
+           .query_tokens = {1, 140, 65},
+           .policy = {{.heads = {{HeadRole::kLocal, 100},
+                                 {HeadRole::kOff},
+                                 {HeadRole::kGlobal},
+                                 {HeadRole::kLocal, 0}},
+                       .learned_rows = rows}}},
+          static_cast<uint64_t>(rows));
+  }
 }
 
 TEST_P(EmulatedPrefill, WindowAndAnchors) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/cache_code.h"
+#include "kernels/cuda/tile_lists.h"
 
 namespace fathom::kernels::cuda {
 
@@ -25,11 +26,11 @@ struct PagedPlane {
 
 // Where one CTA column of the grid (a part) starts to work and how much of it there is.
 struct DecodePart {
-  int32_t sequence = 0;
+  int32_t sequence = 0;   // sparse: list
   int32_t tile = 0;       // first tile, in that sequence
   int32_t num_tiles = 0;  // 0: nothing; may reach into the sequences that follow
   int32_t slot = 0;       // partial result of its first item
-  int32_t kv_tokens = 0;  // of that sequence
+  int32_t kv_tokens = 0;  // of that sequence; sparse: to visit
   int32_t query_begin = 0;
   int32_t query_tokens = 0;
   int32_t unused = 0;
@@ -72,15 +73,6 @@ struct DecodeParams {
   const int32_t* kv_lengths = nullptr;    // [num_sequences], the queries' own keys included
   const int32_t* query_starts = nullptr;  // [num_sequences + 1], increasing
 
-  // Sparse: sequence b visits the tiles tile_lists[b * tile_list_stride + i] of 64 keys, i below
-  // visited_tokens[b] / 64, increasing, and no others. Null: all of its tiles. In a visited tile
-  // the query at position p sees key k <= p when p - k <= window or k < anchors.
-  const int32_t* tile_lists = nullptr;
-  int64_t tile_list_stride = 0;
-  const int32_t* visited_tokens = nullptr;  // [num_sequences], multiples of 64
-  int32_t window = INT32_MAX;
-  int32_t anchors = 0;
-
   void* out = nullptr;  // bf16 [num_tokens, num_heads, head_dim_v], strides in elements
   int64_t out_token_stride = 0;
   int64_t out_head_stride = 0;
@@ -105,12 +97,20 @@ struct DecodeParams {
   bool merge_inside = false;      // no second kernel: all blocks run at the same time and meet
   DecodePart* parts = nullptr;    // [num_parts]
   int32_t* part_pages = nullptr;  // [num_parts, kDecodePartPages]
-  DecodeMerge* merges = nullptr;  // [num_sequences]
-  int32_t* prefix = nullptr;      // [2, num_sequences + 1] scratch of Prepare
+  DecodeMerge* merges = nullptr;  // [num_sequences], sparse: [num_lists]
+  int32_t* prefix = nullptr;      // [2, the same + 1] scratch of Prepare
   uint32_t* meeting = nullptr;    // [2]: where blocks meet; whether they have to
-  float* partial_out = nullptr;   // [slots, num_kv_heads * row_tiles, rows, head_dim_v]
-  float* partial_ml =
-      nullptr;  // [slots, num_kv_heads * row_tiles, rows, 2] running max (log2), sum
+  // kv heads: sparse 1, a list has its own.
+  float* partial_out = nullptr;  // [slots, kv heads * row_tiles, rows, head_dim_v]
+  float* partial_ml = nullptr;   // [slots, kv heads * row_tiles, rows, 2] running max (log2), sum
+
+  // Sparse: list i visits listed[first_tile + j], j below visited_tokens[i] / 64, in increasing
+  // order, and no others. Every head of every sequence is in one list. Null: all tiles.
+  const DecodeList* lists = nullptr;        // [num_lists]
+  const int32_t* visited_tokens = nullptr;  // [num_lists], multiples of 64
+  const ListedTile* listed = nullptr;
+  const uint64_t* masks = nullptr;
+  int32_t num_lists = 0;
 };
 
 }  // namespace fathom::kernels::cuda

@@ -6,6 +6,7 @@
 // of equal length; a part may end inside a sequence, so every SM reads the same number of bytes.
 // Each stretch of one sequence inside one part (and inside one segment, when the split asks for
 // segments) is an item; an item that is not its whole sequence leaves a partial result in a slot.
+// With tile lists the line is made of what they visit, and "sequence" means list.
 #include <cstdint>
 
 #include "kernels/cuda/decode_params.h"
@@ -13,9 +14,30 @@
 
 namespace fathom::kernels::cuda {
 
-// What a sequence counts for in the schedule.
+// What the line is made of, and what each counts for.
+FATHOM_HOST_DEVICE inline int32_t DecodeLineSize(const DecodeParams& params) {
+  return params.lists == nullptr ? params.num_sequences : params.num_lists;
+}
 FATHOM_HOST_DEVICE inline const int32_t* DecodeLengths(const DecodeParams& params) {
-  return params.tile_lists == nullptr ? params.kv_lengths : params.visited_tokens;
+  return params.lists == nullptr ? params.kv_lengths : params.visited_tokens;
+}
+
+// Blocks that work on the same part: lists have their own kv heads.
+FATHOM_HOST_DEVICE inline int32_t DecodeGroups(const DecodeParams& params) {
+  return (params.lists == nullptr ? params.num_kv_heads : 1) * params.row_tiles;
+}
+
+// All heads of a kv head, or those of a list.
+FATHOM_HOST_DEVICE inline DecodeList DecodeListAt(const DecodeParams& params, int32_t index,
+                                                  int32_t kv_head) {
+  if (params.lists != nullptr) return params.lists[index];
+  DecodeList all;
+  all.sequence = index;
+  all.kv_head = kv_head;
+  all.first_head = kv_head * params.group;
+  all.num_heads = params.group;
+  all.heads_inverse = params.group_inverse;
+  return all;
 }
 
 FATHOM_HOST_DEVICE inline int32_t DecodeTiles(int32_t kv_tokens) {
@@ -78,11 +100,11 @@ FATHOM_HOST_DEVICE inline int32_t DecodeUsedParts(int32_t total_tiles, int32_t n
   return used;
 }
 
-// prefix: tiles; segment_prefix: segments before each sequence (read only with segments).
+// prefix: tiles; segment_prefix: segments before each sequence (read only with segments). Its
+// queries are left out.
 FATHOM_HOST_DEVICE inline DecodePart MakeDecodePart(const DecodeSplit& split, const int32_t* prefix,
                                                     const int32_t* segment_prefix,
                                                     const int32_t* kv_lengths,
-                                                    const int32_t* query_starts,
                                                     int32_t num_sequences, int32_t used,
                                                     int32_t part) {
   DecodePart result;
@@ -99,8 +121,6 @@ FATHOM_HOST_DEVICE inline DecodePart MakeDecodePart(const DecodeSplit& split, co
       split.max_segments == 0
           ? part + sequence
           : segment_prefix[sequence] + result.tile / DecodeSegmentTiles(split, result.kv_tokens);
-  result.query_begin = query_starts[sequence];
-  result.query_tokens = query_starts[sequence + 1] - result.query_begin;
   return result;
 }
 

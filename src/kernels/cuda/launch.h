@@ -71,8 +71,9 @@ cudaError_t RunMergeStates(const MergeStatesParams& params, cudaStream_t stream)
 cudaError_t PreparePrefill(const PrefillParams& params, int rows, int max_kv_tokens,
                            cudaStream_t stream);
 
-// kDimQk x kDimV: 64 x 64 (192 rows a tile), 128 x 128 and 192 x 128 (128 rows).
-template <int kDimQk, int kDimV, int kGroups>
+// kDimQk x kDimV: 64 x 64 (192 rows a tile), 128 x 128 and 192 x 128 (128 rows). kLists: visits
+// tile lists; there is nothing to prepare then.
+template <int kDimQk, int kDimV, int kGroups, bool kLists>
 cudaError_t RunPrefillSm90(const PrefillParams& params, cudaStream_t stream);
 
 // The same for GPUs without wgmma: 128 rows a tile.

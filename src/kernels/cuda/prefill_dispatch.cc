@@ -4,9 +4,15 @@ namespace fathom::kernels::cuda {
 
 cudaError_t RunPrefillSm90(int dim_qk, int dim_v, const PrefillParams& params,
                            cudaStream_t stream) {
-  if (dim_qk == 64 && dim_v == 64) return RunPrefillSm90<64, 64, 3>(params, stream);
-  if (dim_qk == 128 && dim_v == 128) return RunPrefillSm90<128, 128, 2>(params, stream);
-  if (dim_qk == 192 && dim_v == 128) return RunPrefillSm90<192, 128, 2>(params, stream);
+#define FATHOM_PREFILL(QK, V, GROUPS)                                                     \
+  if (dim_qk == (QK) && dim_v == (V)) {                                                   \
+    return params.lists == nullptr ? RunPrefillSm90<QK, V, GROUPS, false>(params, stream) \
+                                   : RunPrefillSm90<QK, V, GROUPS, true>(params, stream); \
+  }
+  FATHOM_PREFILL(64, 64, 3)
+  FATHOM_PREFILL(128, 128, 2)
+  FATHOM_PREFILL(192, 128, 2)
+#undef FATHOM_PREFILL
   return cudaErrorNotSupported;
 }
 

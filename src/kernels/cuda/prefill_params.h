@@ -63,6 +63,13 @@ struct PrefillParams {
   PrefillTile* tiles = nullptr;  // longest first
   int32_t* num_tiles = nullptr;  // [1]
   int32_t* next = nullptr;       // [1] work counter, zero before and after
+
+  // Sparse: what each tile of query rows of each head visits, those with the most tiles first, in
+  // place of window and anchors. Every row of every head is in one list. Null: no lists.
+  const PrefillList* lists = nullptr;
+  const int32_t* num_lists = nullptr;  // [1]
+  const ListedTile* listed = nullptr;  // of 128 keys
+  const uint32_t* masks = nullptr;     // [4] each
 };
 
 }  // namespace fathom::kernels::cuda

@@ -13,7 +13,7 @@ __global__ __launch_bounds__(kThreads) void PrepareDecodeKernel(
     const __grid_constant__ DecodeParams params) {
   using Scan = cub::BlockScan<int32_t, kThreads>;
   __shared__ typename Scan::TempStorage scratch[2];
-  const int count = params.num_sequences;
+  const int count = DecodeLineSize(params);
   const int32_t* lengths = DecodeLengths(params);
   int32_t* tiles = params.prefix;
   int32_t* segments = params.prefix + count + 1;
@@ -60,8 +60,13 @@ __global__ __launch_bounds__(kThreads) void PrepareDecodeKernel(
     params.meeting[1] = params.merge_inside && !whole ? 1 : 0;
   }
   for (int part = static_cast<int>(threadIdx.x); part < params.num_parts; part += kThreads) {
-    params.parts[part] = MakeDecodePart(params.split, tiles, segments, lengths, params.query_starts,
-                                        count, used, part);
+    DecodePart made = MakeDecodePart(params.split, tiles, segments, lengths, count, used, part);
+    if (made.num_tiles > 0) {
+      const int sequence = DecodeListAt(params, made.sequence, 0).sequence;
+      made.query_begin = params.query_starts[sequence];
+      made.query_tokens = params.query_starts[sequence + 1] - made.query_begin;
+    }
+    params.parts[part] = made;
   }
   __syncthreads();
 
@@ -72,7 +77,7 @@ __global__ __launch_bounds__(kThreads) void PrepareDecodeKernel(
     const int64_t first = int64_t{part.tile} * kDecodeTileTokens / params.page_tokens;
     const int64_t entry = first + i % kDecodePartPages;
     const int64_t pages = (int64_t{part.kv_tokens} + params.page_tokens - 1) / params.page_tokens;
-    params.part_pages[i] = params.tile_lists == nullptr && part.num_tiles > 0 && entry < pages
+    params.part_pages[i] = params.lists == nullptr && part.num_tiles > 0 && entry < pages
                                ? params.page_table[part.sequence * params.page_table_stride + entry]
                                : static_cast<int32_t>(params.num_pages);
   }

@@ -17,14 +17,18 @@ constexpr int64_t kAlignment = 256;  // of each array in the workspace
 
 int64_t Align(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
+// Blocks that work on the same part: a tile list has its own kv head.
+int32_t Groups(const DecodeAttentionPlan& plan) {
+  return (plan.shape.tile_lists ? 1 : plan.shape.num_kv_heads) * plan.row_tiles;
+}
+
 struct Layout {
   int64_t parts, part_pages, merges, prefix, meeting, partial_ml, partial_out, total;
 };
 
 Layout LayOut(const DecodeAttentionPlan& plan) {
   const auto& shape = plan.shape;
-  const int64_t groups = int64_t{shape.num_kv_heads} * plan.row_tiles;
-  const int64_t partial_rows = int64_t{plan.num_slots} * groups * plan.rows;
+  const int64_t partial_rows = int64_t{plan.num_slots} * Groups(plan) * plan.rows;
   Layout layout{};
   int64_t at = 0;
   const auto take = [&at](int64_t bytes) {
@@ -34,8 +38,8 @@ Layout LayOut(const DecodeAttentionPlan& plan) {
   };
   layout.parts = take(plan.num_parts * static_cast<int64_t>(sizeof(cuda::DecodePart)));
   layout.part_pages = take(int64_t{plan.num_parts} * cuda::kDecodePartPages * 4);
-  layout.merges = take(shape.num_sequences * static_cast<int64_t>(sizeof(cuda::DecodeMerge)));
-  layout.prefix = take(2 * (int64_t{shape.num_sequences} + 1) * 4);
+  layout.merges = take(plan.line_size * static_cast<int64_t>(sizeof(cuda::DecodeMerge)));
+  layout.prefix = take(2 * (int64_t{plan.line_size} + 1) * 4);
   layout.meeting = take(2 * 4);
   layout.partial_ml = take(partial_rows * 8);
   layout.partial_out = take(partial_rows * shape.head_dim_v * 4);
@@ -44,6 +48,12 @@ Layout LayOut(const DecodeAttentionPlan& plan) {
 }
 
 constexpr int64_t kMax32 = std::numeric_limits<int32_t>::max();
+
+// What the schedule's line of tiles is made of: sequences, or tile lists.
+int64_t LineSize(const DecodeAttentionShape& s) {
+  if (!s.tile_lists) return s.num_sequences;
+  return s.max_lists > 0 ? s.max_lists : int64_t{s.num_sequences} * s.num_kv_heads;
+}
 
 Status CheckShape(const DecodeAttentionShape& s, const GpuLimits& gpu) {
   const auto supported = [&gpu] {
@@ -70,23 +80,32 @@ Status CheckShape(const DecodeAttentionShape& s, const GpuLimits& gpu) {
                "decode attention: page size {}: expected 16, 32, 64 or 128; {}", s.page_tokens,
                supported());
   }
-  // Tiles of a whole batch are counted in 32 bits.
-  if (s.max_kv_tokens < 1 || int64_t{s.max_kv_tokens} * s.num_sequences > kMax32 * 16) {
+  if (s.max_lists < 0 || (s.max_lists > 0 && !s.tile_lists)) {
     return Err(Code::kInvalidArgument,
-               "decode attention: {} sequences of up to {} keys: expected at least 1 and at most "
-               "{} keys in all",
-               s.num_sequences, s.max_kv_tokens, kMax32 * 16);
+               "decode attention: at most {} tile lists for a cache read {}: expected a positive "
+               "number, or 0 where there are none or one for each sequence and kv head",
+               s.max_lists, s.tile_lists ? "by lists" : "whole");
+  }
+  // Tiles of a whole batch are counted in 32 bits.
+  const int64_t line = LineSize(s);
+  if (s.max_kv_tokens < 1 || s.max_kv_tokens * line > kMax32 * 16) {
+    return Err(Code::kInvalidArgument,
+               "decode attention: {} {} of up to {} keys: expected at least 1 and at most {} keys "
+               "in all",
+               line, s.tile_lists ? "tile lists" : "sequences", s.max_kv_tokens, kMax32 * 16);
   }
   // So are the blocks of the merge, one for each row and 64 output columns, and a row's token is
   // found by a 20-bit reciprocal of the group.
-  const int64_t rows = int64_t{s.num_sequences} * s.max_query_tokens * s.num_heads;
+  const int64_t heads = s.tile_lists ? s.num_heads / s.num_kv_heads : s.num_heads;
+  const int64_t rows = line * s.max_query_tokens * heads;
   const int64_t columns = std::max(1, s.head_dim_v / 64);
   const int64_t max_rows = kMax32 / 2 / columns;
   if (rows > max_rows) {
     return Err(Code::kInvalidArgument,
-               "decode attention: {} sequences x {} query tokens x {} heads are {} rows: expected "
-               "at most {}",
-               s.num_sequences, s.max_query_tokens, s.num_heads, rows, max_rows);
+               "decode attention: {} {} x {} query tokens x {} heads are {} rows: expected at most "
+               "{}",
+               line, s.tile_lists ? "tile lists" : "sequences", s.max_query_tokens, heads, rows,
+               max_rows);
   }
   const int64_t group = s.num_heads / s.num_kv_heads;
   if (s.max_query_tokens * group * group >= int64_t{1} << cuda::kGroupInverseShift) {
@@ -174,6 +193,11 @@ Result<DecodeAttentionPlan> PlanDecodeAttention(const DecodeAttentionShape& shap
   FATHOM_TRY(CheckShape(shape, gpu));
   FATHOM_ASSIGN_OR_RETURN(const std::span<const AttentionKernel> family,
                           ChooseFamily(shape, options, gpu));
+  if (shape.tile_lists && options.reduction == Reduction::kSpans) {
+    return Err(Code::kUnsupported,
+               "decode attention: spans with tile lists: spans are counted from position 0, lists "
+               "leave positions out; expected the balanced or the batch-invariant reduction");
+  }
   const DecodeTuning& tuning = options.tuning;
   const int rows = shape.max_query_tokens * (shape.num_heads / shape.num_kv_heads);
 
@@ -182,7 +206,8 @@ Result<DecodeAttentionPlan> PlanDecodeAttention(const DecodeAttentionShape& shap
   FATHOM_ASSIGN_OR_RETURN(plan.kernel, ChooseKernel(family, rows, tuning.rows));
   plan.rows = plan.kernel.rows;
   plan.row_tiles = (rows + plan.rows - 1) / plan.rows;
-  const int groups = shape.num_kv_heads * plan.row_tiles;
+  plan.line_size = static_cast<int32_t>(LineSize(shape));
+  const int groups = Groups(plan);
   const int per_sm = tuning.parts_per_sm != 0 ? tuning.parts_per_sm : plan.kernel.blocks_per_sm;
   plan.num_parts = std::max(1, gpu.num_sms * per_sm / groups);
 
@@ -203,15 +228,14 @@ Result<DecodeAttentionPlan> PlanDecodeAttention(const DecodeAttentionShape& shap
                     .max_segments = std::numeric_limits<int32_t>::max()};
       break;
   }
-  plan.num_slots =
-      plan.split.max_segments == 0
-          ? plan.num_parts + shape.num_sequences
-          : shape.num_sequences *
-                std::min(plan.split.max_segments, max_tiles / plan.split.min_segment_tiles + 1);
+  plan.num_slots = plan.split.max_segments == 0
+                       ? plan.num_parts + plan.line_size
+                       : plan.line_size * std::min(plan.split.max_segments,
+                                                   max_tiles / plan.split.min_segment_tiles + 1);
 
   // A warp sums few partial results of a row faster than a block can start.
-  const int partials = plan.split.max_segments == 0 ? plan.num_parts / shape.num_sequences + 1
-                                                    : plan.num_slots / shape.num_sequences;
+  const int partials = plan.split.max_segments == 0 ? plan.num_parts / plan.line_size + 1
+                                                    : plan.num_slots / plan.line_size;
   plan.merge_by_block = partials > tuning.warp_merge_partials;
   // All blocks can run at the same time, and a second kernel would not get ready meanwhile: it is
   // large, or has no registers left to wait in (many heads).
@@ -229,9 +253,11 @@ Result<DecodeAttentionPlan> PlanDecodeAttention(const DecodeAttentionShape& shap
 
 std::string DecodeAttentionPlan::Describe() const {
   return fmt::format(
-      "{} rows x {} row tiles, {} parts x {} kv heads, {} slots, segments {}, merge {}, workspace "
-      "{} bytes",
-      rows, row_tiles, num_parts, shape.num_kv_heads, num_slots,
+      "{} rows x {} row tiles, {} parts x {}, {} slots, segments {}, merge {}, workspace {} bytes",
+      rows, row_tiles, num_parts,
+      shape.tile_lists ? fmt::format("{} tile lists", line_size)
+                       : fmt::format("{} kv heads", shape.num_kv_heads),
+      num_slots,
       split.max_segments == 0
           ? std::string("balanced")
           : fmt::format("of >= {} tokens, <= {}", split.min_segment_tiles * cuda::kDecodeTileTokens,
@@ -353,25 +379,21 @@ Status CheckDecodeParams(const DecodeAttentionPlan& plan, const cuda::DecodePara
     return Err(Code::kInvalidArgument, "decode attention: {} pages: expected 1 to {}",
                params.num_pages, std::numeric_limits<int32_t>::max() - 1);
   }
-  if (plan.shape.tile_lists != (params.tile_lists != nullptr)) {
+  if (plan.shape.tile_lists != (params.lists != nullptr)) {
     return Err(Code::kInvalidArgument,
                "decode attention: tile lists are {}, the plan is for a cache read {}",
-               params.tile_lists != nullptr ? "given" : "missing",
+               params.lists != nullptr ? "given" : "missing",
                plan.shape.tile_lists ? "by lists" : "whole");
   }
   if (plan.shape.tile_lists) {
-    FATHOM_TRY(require("tile_lists", params.tile_lists, 4));
+    FATHOM_TRY(require("tile lists", params.lists, 16));
     FATHOM_TRY(require("visited_tokens", params.visited_tokens, 4));
-  } else if (params.window != std::numeric_limits<int32_t>::max()) {
-    return Err(Code::kInvalidArgument,
-               "decode attention: a window of {} without tile lists: expected lists of the tiles "
-               "that it reaches",
-               params.window);
-  }
-  if (params.window < 0 || params.anchors < 0) {
-    return Err(Code::kInvalidArgument,
-               "decode attention: window {}, {} anchors: expected none below 0", params.window,
-               params.anchors);
+    FATHOM_TRY(require("listed tiles", params.listed, 8));
+    FATHOM_TRY(require("masks", params.masks, 8));
+    if (params.num_lists < 1 || params.num_lists > plan.line_size) {
+      return Err(Code::kInvalidArgument, "decode attention: {} tile lists: expected 1 to {}",
+                 params.num_lists, plan.line_size);
+    }
   }
   const int64_t table_entries =
       (int64_t{plan.shape.max_kv_tokens} + plan.shape.page_tokens - 1) / plan.shape.page_tokens;

@@ -30,16 +30,17 @@ struct DecodeAttentionShape {
   // How the cache is stored. Quantised: one scale a token and head; MLA: one for each 128 latents
   // of a token, rotated keys in bf16.
   kernels::cuda::CacheCode code = kernels::cuda::CacheCode::kBf16;
-  // Only listed tiles are visited (DecodeParams::tile_lists); max_kv_tokens bounds those of one
-  // sequence. GQA, pages of 64 or 128.
+  // Only listed tiles are visited (ops/cuda/tile_lists.h); max_kv_tokens bounds those of one list.
+  // GQA, pages of 64 or 128.
   bool tile_lists = false;
+  int32_t max_lists = 0;  // 0: one for each sequence and kv head
 };
 
 // In what pieces a sequence's keys are summed. All are bit-equal from run to run.
 enum class Reduction : uint8_t {
   kBalanced,        // cut where every SM gets the same bytes; bits depend on the batch
   kBatchInvariant,  // cut by the sequence's own length
-  kSpans,           // a fresh state every 256 keys, whatever the plan
+  kSpans,           // a fresh state every 256 keys, whatever the plan; not with tile lists
 };
 
 // How a block divides a tile.
@@ -61,6 +62,7 @@ struct DecodeAttentionPlan {
   AttentionKernel kernel;
   int32_t rows = 0;       // query rows of one block
   int32_t row_tiles = 0;  // blocks that share a kv head's keys
+  int32_t line_size = 0;  // sequences, or tile lists
   int32_t num_parts = 0;
   int32_t num_slots = 0;  // partial results
   kernels::cuda::DecodeSplit split;

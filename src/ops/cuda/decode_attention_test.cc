@@ -112,6 +112,38 @@ TEST(PlanDecodeAttention, RefusalsSayWhy) {
   }
 }
 
+TEST(PlanDecodeAttention, TileLists) {
+  auto shape = Gqa(4, 8192);
+  shape.tile_lists = true;
+  auto plan = PlanDecodeAttention(shape, {}, kH200);
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_EQ(plan->kernel.kind, KernelKind::kWarps);
+  EXPECT_EQ(plan->line_size, 4 * 8);
+  EXPECT_EQ(plan->num_parts, 132 * plan->kernel.blocks_per_sm);  // lists have their own kv heads
+  EXPECT_EQ(plan->num_slots, plan->num_parts + plan->line_size);
+  shape.max_lists = 100;
+  plan = PlanDecodeAttention(shape, {}, kH200);
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->line_size, 100);
+
+  const auto refused = [](const DecodeAttentionShape& s, const DecodeAttentionOptions& options) {
+    return PlanDecodeAttention(s, options, kH200).error().message;
+  };
+  const auto contains = [](const std::string& text, const char* part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  contains(refused(shape, {.reduction = Reduction::kSpans}), "spans are counted from position 0");
+  contains(refused(shape, {.portable = true}), "gqa_d128_portable (no tile lists)");
+  shape.page_tokens = 16;
+  contains(refused(shape, {}), "tile lists need pages of 64 or 128 tokens, not 16");
+  shape = Mla(16, 1, 8192);
+  shape.tile_lists = true;
+  contains(refused(shape, {}), "mla_576_512 (no tile lists)");
+  shape = Gqa(1, 8192);
+  shape.max_lists = 3;
+  contains(refused(shape, {}), "at most 3 tile lists for a cache read whole");
+}
+
 cuda::DecodeParams LegalParams(const DecodeAttentionPlan& plan) {
   const auto at = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
   cuda::DecodeParams params;
@@ -176,11 +208,9 @@ void CheckSchedule(const cuda::DecodeSplit& split, const std::vector<int32_t>& l
   const int count = static_cast<int>(lengths.size());
   std::vector<int32_t> tiles{0};
   std::vector<int32_t> segments{0};
-  std::vector<int32_t> starts{0};
   for (const int32_t length : lengths) {
     tiles.push_back(tiles.back() + cuda::DecodeTiles(length));
     segments.push_back(segments.back() + cuda::DecodeSegments(split, length));
-    starts.push_back(starts.back() + 1);
   }
   const bool equal = std::count(lengths.begin(), lengths.end(), lengths[0]) == count;
   const int used = cuda::DecodeUsedParts(tiles.back(), count, equal, num_parts);
@@ -189,8 +219,8 @@ void CheckSchedule(const cuda::DecodeSplit& split, const std::vector<int32_t>& l
   std::vector<int32_t> items(lengths.size(), 0);  // partial results so far
   int32_t longest = 0;
   for (int p = 0; p < num_parts; ++p) {
-    cuda::DecodePart part = cuda::MakeDecodePart(split, tiles.data(), segments.data(),
-                                                 lengths.data(), starts.data(), count, used, p);
+    cuda::DecodePart part =
+        cuda::MakeDecodePart(split, tiles.data(), segments.data(), lengths.data(), count, used, p);
     longest = std::max(longest, part.num_tiles);
     int sequence = part.sequence;
     int tile = part.tile;

@@ -24,20 +24,19 @@ struct Planned {
 };
 
 Planned PlanDecode(const AttentionCase& problem, const cost::Hardware& hardware,
-                   const ExplainOptions& options) {
+                   const ExplainOptions& options, const std::vector<WorkUnit>& units) {
   const auto plan = PlanDecodeAttention(
       problem.DecodeShape(), {.reduction = options.reduction, .tuning = options.decode_tuning},
       LimitsOf(hardware));
   if (!plan) return {.text = "none: " + plan.error().message};
   Planned planned{.text = plan->Describe(),
-                  .schedule = ReportDecode(*plan, problem, hardware),
+                  .schedule = ReportDecode(*plan, units, hardware),
                   .kernel = plan->kernel,
                   .row_tiles = plan->row_tiles};
   // A sequence that one part holds whole is written at once; the others leave a result a part.
-  const auto sequences = static_cast<double>(problem.call.sequences.size());
-  const double parts = std::max(0.0, plan->num_slots - sequences);
-  planned.partial_bytes = parts * plan->shape.num_kv_heads * plan->row_tiles * plan->rows *
-                          (problem.call.dim_v + 2) * 4.0;
+  const int heads = plan->shape.tile_lists ? 1 : plan->shape.num_kv_heads;
+  planned.partial_bytes = std::max(0, plan->num_slots - plan->line_size) * 1.0 * heads *
+                          plan->row_tiles * plan->rows * (problem.call.dim_v + 2) * 4.0;
   return planned;
 }
 
@@ -72,7 +71,7 @@ Result<Explanation> Explain(const AttentionCase& problem, const cost::Hardware& 
     FATHOM_ASSIGN_OR_RETURN(const std::vector<WorkUnit> units,
                             ListUnits(problem, tile_queries, known->keys));
     if (e.plan.empty()) {
-      planned = problem.decode ? PlanDecode(problem, hardware, options)
+      planned = problem.decode ? PlanDecode(problem, hardware, options, units)
                                : PlanPrefill(problem, hardware, options, units);
       e.plan = planned.text;
       e.schedule = planned.schedule;
@@ -102,7 +101,7 @@ Result<Explanation> Explain(const AttentionCase& problem, const cost::Hardware& 
     k.shared = problem.decode ? DecodeSharedAccesses(kernel) : PrefillSharedAccesses(kernel);
     e.kernel = std::move(k);
   } else if (e.plan.empty()) {
-    e.plan = problem.decode ? PlanDecode(problem, hardware, options).text
+    e.plan = problem.decode ? PlanDecode(problem, hardware, options, {}).text
                             : PlanPrefill(problem, hardware, options, {}).text;
   }
 

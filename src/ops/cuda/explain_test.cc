@@ -114,6 +114,14 @@ TEST(Explain, WindowVisitsFewTiles) {
   ASSERT_TRUE(e.kernel);
   EXPECT_EQ(e.kernel->tiles, 32 * (1 + 2 + 3 + 4 + 5 + 123 * 6));
   EXPECT_EQ(e.kernel->dense_tiles, 32 * 128 * 129 / 2);
+  problem = Case(true, "32/8", "128", "1x64k,7x32k");
+  problem.call.window = 4096;
+  problem.call.anchors = 32;
+  const Explanation decode = Explained(problem);
+  ASSERT_TRUE(decode.schedule) << decode.plan;
+  EXPECT_EQ(decode.kernel->tiles, 8 * 8 * (1 + 65));  // kv heads, sequences
+  EXPECT_THAT(decode.schedule->mapping, HasSubstr("all heads' listed tiles"));
+  EXPECT_LE(decode.schedule->balance, 1.1);
   problem = Case(true, "16", "mla", "8k");
   problem.call.cache = cost::CacheEncoding::kFp8;
   EXPECT_TRUE(Explained(problem).schedule);

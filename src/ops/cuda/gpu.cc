@@ -106,9 +106,18 @@ constexpr AttentionKernel PortablePrefill(const char* family) {
 
 template <int kDimQk, int kDimV, int kGroups>
 constexpr AttentionKernel Prefill(const char* family) {
-  using Config = sm90::PrefillConfig<kDimQk, kDimV, kGroups>;
-  return {family,        kDimQk,           kDimV, Config::kRows,
-          Config::kKeys, Config::kThreads, 1,     Config::kSharedBytes};
+  using Config = sm90::PrefillConfig<kDimQk, kDimV, kGroups, true>;
+  return {family,
+          kDimQk,
+          kDimV,
+          Config::kRows,
+          Config::kKeys,
+          Config::kThreads,
+          1,
+          Config::kSharedBytes,
+          KernelKind::kWarpgroups,
+          false,
+          true};
 }
 
 constexpr std::array kDecode = {

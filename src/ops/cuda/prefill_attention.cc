@@ -47,6 +47,13 @@ Result<PrefillAttentionPlan> PlanPrefillAttention(const PrefillAttentionShape& s
                "masking where they are used",
                s.window, s.anchors, s.causal ? "causal" : "full");
   }
+  if (s.tile_lists && (sparse || s.anchors != 0)) {
+    return Err(
+        Code::kInvalidArgument,
+        "prefill attention: tile lists and window {}, {} anchors: expected one of them, lists "
+        "have windows of their own",
+        s.window, s.anchors);
+  }
   const AttentionKernel* chosen = nullptr;
   std::string refused;
   for (const AttentionKernel& kernel : PrefillKernels()) {
@@ -57,6 +64,8 @@ Result<PrefillAttentionPlan> PlanPrefillAttention(const PrefillAttentionShape& s
       why = fmt::format("dtype BF16 only, not {}", NameOf(s.dtype));
     } else if (options.portable && kernel.kind != KernelKind::kPortable) {
       why = "portable kernels asked for";
+    } else if (s.tile_lists && !kernel.tile_lists) {
+      why = "no tile lists";
     } else if (why = WhyNotOn(gpu, kernel); why.empty()) {
       chosen = &kernel;
       break;
@@ -165,6 +174,17 @@ Status CheckPrefillParams(const PrefillAttentionPlan& plan, const cuda::PrefillP
                    stride);
       }
     }
+  }
+  if (plan.shape.tile_lists != (params.lists != nullptr)) {
+    return Err(Code::kInvalidArgument, "prefill attention: tile lists are {}, the plan is for {}",
+               params.lists != nullptr ? "given" : "missing",
+               plan.shape.tile_lists ? "lists" : "all tiles");
+  }
+  if (plan.shape.tile_lists) {
+    FATHOM_TRY(require("tile lists", params.lists, 16));
+    FATHOM_TRY(require("num_lists", params.num_lists, 4));
+    FATHOM_TRY(require("listed tiles", params.listed, 8));
+    FATHOM_TRY(require("masks", params.masks, 16));
   }
   if (params.num_tokens < 1 || params.num_tokens > plan.shape.num_tokens) {
     return Err(Code::kInvalidArgument, "prefill attention: {} query tokens: expected 1 to {}",

@@ -26,6 +26,8 @@ struct PrefillAttentionShape {
   // Causal only: the query at position p sees key k when p - k <= window or k < anchors.
   int32_t window = std::numeric_limits<int32_t>::max();
   int32_t anchors = 0;
+  // What is visited is listed (ops/cuda/tile_lists.h); in place of window and anchors.
+  bool tile_lists = false;
   DType dtype = DType::kBF16;  // of queries, keys, values and output
 };
 

@@ -79,6 +79,21 @@ TEST(PlanPrefillAttention, WindowsNeedCausalMasks) {
   EXPECT_EQ(PlanPrefillAttention(shape, {}, kH200).error().code, Code::kInvalidArgument);
 }
 
+TEST(PlanPrefillAttention, TileLists) {
+  auto shape = Shape(1, 128);
+  shape.tile_lists = true;
+  const auto plan = PlanPrefillAttention(shape, {}, kH200);
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_TRUE(plan->kernel.tile_lists);
+  const auto refused = [](const PrefillAttentionShape& s, const PrefillAttentionOptions& options) {
+    return PlanPrefillAttention(s, options, kH200).error().message;
+  };
+  EXPECT_NE(refused(shape, {.portable = true}).find("d128_portable (no tile lists)"),
+            std::string::npos);
+  shape.window = 64;
+  EXPECT_NE(refused(shape, {}).find("tile lists and window 64"), std::string::npos);
+}
+
 // Every key that some row of the tile sees lies in a visited tile, and no tile is visited for none.
 TEST(PrefillTiles, CoverWindowAndAnchors) {
   kernels::cuda::PrefillParams params;

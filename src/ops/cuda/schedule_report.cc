@@ -72,32 +72,36 @@ Result<std::vector<WorkUnit>> ListUnits(const AttentionCase& problem, int tile_q
   return units;
 }
 
-ScheduleReport ReportDecode(const DecodeAttentionPlan& plan, const AttentionCase& problem,
+ScheduleReport ReportDecode(const DecodeAttentionPlan& plan, const std::vector<WorkUnit>& units,
                             const cost::Hardware& hardware) {
-  std::vector<int32_t> lengths, starts = {0}, tiles = {0}, segments = {0};
-  for (const cost::AttentionSequence& s : problem.call.sequences) {
-    lengths.push_back(static_cast<int32_t>(s.keys));
-    starts.push_back(starts.back() + static_cast<int32_t>(s.queries));
-    tiles.push_back(tiles.back() + cuda::DecodeTiles(lengths.back()));
-    segments.push_back(segments.back() + cuda::DecodeSegments(plan.split, lengths.back()));
+  // Tile lists make one line of all kv heads' tiles, else each kv head has the same line.
+  const bool lists = plan.shape.tile_lists;
+  std::vector<int32_t> lengths, tiles = {0}, segments = {0};
+  for (const WorkUnit& unit : units) {
+    for (int i = 0; i < (lists ? plan.shape.num_kv_heads : 1); ++i) {
+      lengths.push_back(static_cast<int32_t>(unit.tiles) * cuda::kDecodeTileTokens);
+      tiles.push_back(tiles.back() + static_cast<int32_t>(unit.tiles));
+      segments.push_back(segments.back() + cuda::DecodeSegments(plan.split, lengths.back()));
+    }
   }
   const auto count = static_cast<int32_t>(lengths.size());
-  const bool equal = std::all_of(lengths.begin(), lengths.end(), [&lengths](int32_t length) {
-    return cuda::DecodeTiles(length) == cuda::DecodeTiles(lengths[0]);
-  });
+  const bool equal = std::all_of(lengths.begin(), lengths.end(),
+                                 [&lengths](int32_t length) { return length == lengths[0]; });
   const int32_t used = cuda::DecodeUsedParts(tiles.back(), count, equal, plan.num_parts);
-  const int groups = plan.shape.num_kv_heads * plan.row_tiles;
+  const int groups = (lists ? 1 : plan.shape.num_kv_heads) * plan.row_tiles;
   std::vector<double> costs;
   for (int32_t part = 0; part < used; ++part) {
-    const cuda::DecodePart made =
-        cuda::MakeDecodePart(plan.split, tiles.data(), segments.data(), lengths.data(),
-                             starts.data(), count, used, part);
+    const cuda::DecodePart made = cuda::MakeDecodePart(plan.split, tiles.data(), segments.data(),
+                                                       lengths.data(), count, used, part);
     costs.insert(costs.end(), static_cast<size_t>(groups), made.num_tiles);
   }
   const int slots = hardware.num_sms * plan.kernel.blocks_per_sm;
-  return Report(fmt::format("one line of tiles cut into {} even parts, for each of {} heads and "
-                            "row tiles",
-                            used, groups),
+  return Report(lists ? fmt::format("one line of all heads' listed tiles cut into {} even parts, "
+                                    "for each of {} row tiles",
+                                    used, groups)
+                      : fmt::format("one line of tiles cut into {} even parts, for each of {} "
+                                    "heads and row tiles",
+                                    used, groups),
                 int64_t{plan.num_parts} * groups, plan.kernel, hardware,
                 DealToFirstFree(costs, slots));
 }

@@ -29,7 +29,8 @@ struct WorkUnit {
 Result<std::vector<WorkUnit>> ListUnits(const AttentionCase& problem, int tile_queries,
                                         int tile_keys);
 
-ScheduleReport ReportDecode(const DecodeAttentionPlan& plan, const AttentionCase& problem,
+// `units`: the sequences; each kv head visits as many tiles.
+ScheduleReport ReportDecode(const DecodeAttentionPlan& plan, const std::vector<WorkUnit>& units,
                             const cost::Hardware& hardware);
 // `units` of the plan's row tiles.
 ScheduleReport ReportPrefill(const PrefillAttentionPlan& plan, const std::vector<WorkUnit>& units,

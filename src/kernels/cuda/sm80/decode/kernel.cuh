@@ -43,7 +43,7 @@ class CopySource {
     if (++slot_ == Config::kSlots) slot_ = 0;
   }
   __device__ __forceinline__ uint32_t Slot() const { return shared_.Slot(slot_); }
-  __device__ __forceinline__ int Tile(bool, int visit) const { return visit; }
+  __device__ __forceinline__ ListedTile Tile(bool, int visit) const { return {visit, kNoMask}; }
 
  private:
   // Page of the key that lane / 2 has in this warp's rows; -1: there is no such key.

@@ -1,12 +1,13 @@
 #pragma once
-// The items of a part: stretches of one sequence's tiles that end in a result or a partial result.
+// The items of a part: stretches of one sequence's (or list's) tiles that end in a result or a
+// partial result.
 #include "kernels/cuda/decode_schedule.h"
 #include "kernels/cuda/sm90/decode/shared.cuh"
 
 namespace fathom::kernels::cuda::sm90 {
 
 struct DecodeItem {
-  int sequence;
+  int sequence;   // or list
   int kv_tokens;  // to visit
   int query_begin;
   int query_tokens;
@@ -14,7 +15,7 @@ struct DecodeItem {
   int end;
   int slot;
   bool new_queries;  // other than those of the item before
-  bool whole;        // all of the sequence's tiles
+  bool whole;        // all of the sequence's (list's) tiles
 };
 
 // Every value is the same in all lanes.
@@ -54,8 +55,9 @@ class DecodeItems {
     do {
       item_.kv_tokens = Uniform(DecodeLengths(params_)[++item_.sequence]);
     } while (item_.kv_tokens == 0);
-    item_.query_begin = Uniform(params_.query_starts[item_.sequence]);
-    item_.query_tokens = Uniform(params_.query_starts[item_.sequence + 1]) - item_.query_begin;
+    const int sequence = Uniform(DecodeListAt(params_, item_.sequence, 0).sequence);
+    item_.query_begin = Uniform(params_.query_starts[sequence]);
+    item_.query_tokens = Uniform(params_.query_starts[sequence + 1]) - item_.query_begin;
     item_.begin = 0;
     if (params_.split.max_segments == 0) item_.slot = part_index_ + item_.sequence;
   }

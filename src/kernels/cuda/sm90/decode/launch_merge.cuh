@@ -8,8 +8,8 @@ namespace fathom::kernels::cuda {
 template <int kDimV, int kRows, int kArchitecture>
 cudaError_t RunDecodeMerge(const DecodeParams& params, cudaStream_t stream) {
   constexpr int kWarps = 8;
-  const int rows =
-      params.num_sequences * params.max_query_tokens * params.num_kv_heads * params.group;
+  const int rows = DecodeLineSize(params) * params.max_query_tokens * params.group *
+                   (params.lists == nullptr ? params.num_kv_heads : 1);
   LaunchShape merge = {.threads = kWarps * 32, .overlap = kArchitecture >= 90};
   if (params.merge_by_block) {
     merge.blocks = rows * (kDimV / 64);

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/decode_params.h"
+#include "kernels/cuda/decode_schedule.h"
 #include "kernels/cuda/ptx/sync.h"
 
 namespace fathom::kernels::cuda::sm90 {
@@ -109,21 +109,32 @@ struct MergeUnit {
 
   // False: there is no such row, or it was written directly.
   __device__ __forceinline__ bool Find(const DecodeParams& params, int unit, int lane) {
-    const int heads = params.num_kv_heads * params.group;
+    // Heads of a sequence, or of a list at most.
+    const bool lists = params.lists != nullptr;
+    const int heads = (lists ? 1 : params.num_kv_heads) * params.group;
     column = unit % kSlices * 32 * kColumns + lane * kColumns;
     head = unit / kSlices % heads;
     const int row = unit / kSlices / heads;
-    const int sequence = row / params.max_query_tokens;
+    const int index = row / params.max_query_tokens;
     const int token = row % params.max_query_tokens;
-    if (sequence >= params.num_sequences) return false;
-    const DecodeMerge merge = params.merges[sequence];
+    if (index >= DecodeLineSize(params)) return false;
+    int sequence = index;
+    int r = token * params.group + head % params.group;
+    int group = head / params.group * params.row_tiles;
+    if (lists) {
+      const DecodeList list = params.lists[index];
+      if (head >= list.num_heads) return false;
+      sequence = list.sequence;
+      r = token * list.num_heads + head;
+      head += list.first_head;
+    }
+    const DecodeMerge merge = params.merges[index];
     const int begin = params.query_starts[sequence];
     if (merge.count < 2 || token >= params.query_starts[sequence + 1] - begin) return false;
     at = begin + token;
 
-    const int groups = params.num_kv_heads * params.row_tiles;
-    const int r = token * params.group + head % params.group;
-    const int group = head / params.group * params.row_tiles + r / kRows;
+    const int groups = DecodeGroups(params);
+    group += r / kRows;
     const int64_t base = (int64_t{merge.slot} * groups + group) * kRows + r % kRows;
     partials = {params.partial_out + base * kDimV + column,
                 reinterpret_cast<const float2*>(params.partial_ml) + base, groups * kRows * kDimV,

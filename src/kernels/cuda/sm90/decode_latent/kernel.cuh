@@ -610,8 +610,8 @@ __device__ __forceinline__ void ProduceTokens(const DecodeParams& params, const 
   const int lane = static_cast<int>(threadIdx.x % 32);
   const uint64_t policy = CachePolicy(params, part, Config::kSlotBytes);
   RingPosition<Config::kSlots> position;
-  TileWalk walk(params, lane, lane % 4);
-  walk.Run(part, ids, [&](int32_t page, int token, int) {
+  TileWalk walk(params, lane, lane % 4, 0);
+  walk.Run(part, ids, [&](int32_t page, int token, const VisitedTile&) {
     const uint32_t full = shared.Full(position.slot);
     if (lane == 0) {
       ptx::MbarrierWait(shared.Empty(position.slot), position.phase ^ 1);

@@ -37,7 +37,7 @@ struct WarpsConfig {
   static constexpr int kFit = (kBudget - kFixedBytes) / (kSlotBytes + kScaleBytes);
   static constexpr int kSlots = kFit < kMaxSlots ? kFit : kMaxSlots;
   static constexpr int kSharedBytes = kFixedBytes + kSlots * (kSlotBytes + kScaleBytes);
-  static_assert(kSlots >= 4 && kSlots * (2 * 8 + 4) <= 512);
+  static_assert(kSlots >= 4 && kSlots * (2 * 8 + 8) <= 512);
 };
 
 }  // namespace fathom::kernels::cuda::sm90

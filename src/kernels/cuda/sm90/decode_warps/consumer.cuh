@@ -14,7 +14,7 @@ template <class Config>
 struct WarpsShared {
   uint32_t ring;    // [kSlots] keys or values of a tile, swizzled
   uint32_t scales;  // [kSlots][kTile] f32, 16 tokens in 128 bytes where pages are so short
-  uint32_t tiles;   // [kSlots] which tile of its sequence a slot holds, where lists say
+  uint32_t tiles;   // [kSlots] which listed tile a slot holds, where there are lists
   float* merge;     // [kWarps][kRows][kDim] output of each warp
   float2* state;    // [kWarps][kRows] its maximum (log2) and sum
   uint32_t barriers;
@@ -36,7 +36,7 @@ struct WarpsShared {
   __device__ __forceinline__ uint32_t Scales(int slot) const {
     return scales + slot * Config::kScaleBytes;
   }
-  __device__ __forceinline__ uint32_t Tile(int slot) const { return tiles + slot * 4; }
+  __device__ __forceinline__ uint32_t Tile(int slot) const { return tiles + slot * 8; }
   __device__ __forceinline__ uint32_t Full(int slot) const { return barriers + slot * 8; }
   __device__ __forceinline__ uint32_t Empty(int slot) const {
     return barriers + (Config::kSlots + slot) * 8;
@@ -78,8 +78,10 @@ class RingSource {
   }
   __device__ __forceinline__ uint32_t Slot() const { return shared_.Slot(position_.slot); }
   // Of what was taken; `visit` when tiles are visited in order.
-  __device__ __forceinline__ int Tile(bool lists, int visit) const {
-    return lists ? ptx::LoadSharedInt(shared_.Tile(position_.slot)) : visit;
+  __device__ __forceinline__ ListedTile Tile(bool lists, int visit) const {
+    if (!lists) return {visit, kNoMask};
+    const uint2 tile = ptx::LoadSharedPair(shared_.Tile(position_.slot));
+    return {static_cast<int32_t>(tile.x), static_cast<int32_t>(tile.y)};
   }
   __device__ __forceinline__ uint32_t Scales() const { return shared_.Scales(position_.slot); }
 
@@ -115,8 +117,10 @@ class WarpsConsumer {
       const DecodeItem& item = items.item();
       if (item.new_queries) {
         LoadQueries(item);
-        kv_tokens_ = params_.tile_lists == nullptr ? item.kv_tokens
-                                                   : Uniform(params_.kv_lengths[item.sequence]);
+        kv_tokens_ = item.kv_tokens;
+        if (params_.lists != nullptr) {
+          kv_tokens_ = Uniform(params_.kv_lengths[params_.lists[item.sequence].sequence]);
+        }
       }
       StartItem();
       for (int tile = item.begin; tile < item.end; ++tile) Step(item, tile);
@@ -125,28 +129,33 @@ class WarpsConsumer {
   }
 
  private:
-  __device__ __forceinline__ int LiveRows(const DecodeItem& item) const {
-    return item.query_tokens * params_.group - row_tile_ * kRows;
+  // Read again wherever they are needed: registers are short.
+  __device__ __forceinline__ DecodeList Heads(const DecodeItem& item) const {
+    return DecodeListAt(params_, item.sequence, kv_head_);
   }
-  __device__ __forceinline__ int RowToken(int row) const {
-    return ((row_tile_ * kRows + row) * params_.group_inverse) >> kGroupInverseShift;
+  __device__ __forceinline__ int LiveRows(const DecodeItem& item, const DecodeList& heads) const {
+    return item.query_tokens * heads.num_heads - row_tile_ * kRows;
   }
-  __device__ __forceinline__ int RowHead(int row, int token) const {
-    return kv_head_ * params_.group + row_tile_ * kRows + row - token * params_.group;
+  __device__ __forceinline__ int RowToken(const DecodeList& heads, int row) const {
+    return ((row_tile_ * kRows + row) * heads.heads_inverse) >> kGroupInverseShift;
+  }
+  __device__ __forceinline__ int RowHead(const DecodeList& heads, int row, int token) const {
+    return heads.first_head + row_tile_ * kRows + row - token * heads.num_heads;
   }
   // Row of the n-tile j that register i % 2 of this lane's accumulators belongs to.
   __device__ __forceinline__ int Row(int j, int i) const { return j * 8 + lane_ % 4 * 2 + i; }
 
   // B operands: row lane / 4, in the order of elements that keys have as A operands.
   __device__ __forceinline__ void LoadQueries(const DecodeItem& item) {
+    const DecodeList heads = Heads(item);
 #pragma unroll
     for (int j = 0; j < kRowTiles; ++j) {
       const int row = j * 8 + lane_ / 4;
-      const int token = RowToken(row);
+      const int token = RowToken(heads, row);
       const auto* q = static_cast<const uint16_t*>(params_.q) +
                       (item.query_begin + token) * params_.q_token_stride +
-                      RowHead(row, token) * params_.q_head_stride;
-      const bool live = row < LiveRows(item);
+                      RowHead(heads, row, token) * params_.q_head_stride;
+      const bool live = row < LiveRows(item, heads);
       uint2 v[kSteps];
 #pragma unroll
       for (int s = 0; s < kSteps; ++s) {
@@ -208,8 +217,8 @@ class WarpsConsumer {
 
   __device__ __forceinline__ void Step(const DecodeItem& item, int visit) {
     source_.Take();
-    const int tile = source_.Tile(params_.tile_lists != nullptr, visit);
-    const int first_key = tile * Config::kTile + warp_ * kOwnKeys;
+    const ListedTile tile = source_.Tile(params_.lists != nullptr, visit);
+    const int first_key = tile.tile * Config::kTile + warp_ * kOwnKeys;
     const int live_keys = kv_tokens_ - first_key;
     if (live_keys <= 0) {  // nothing for this warp
       source_.Release();
@@ -217,6 +226,8 @@ class WarpsConsumer {
       source_.Release();
       return;
     }
+    uint32_t seen[kRowTiles][2];
+    if (tile.mask >= 0) LoadMask(item, tile.mask, seen);
     float s[kRowTiles][4];
     Scores(s);
     if constexpr (Config::kQuantised) {
@@ -234,9 +245,11 @@ class WarpsConsumer {
 #pragma unroll
       for (int i = 0; i < 4; ++i) s[j][i] *= score_factor_[j][i % 2];
     }
-    const bool outside =
-        kv_tokens_ - 1 - first_key > params_.window && first_key + kOwnKeys > params_.anchors;
-    if (outside || live_keys < kOwnKeys + item.query_tokens - 1) Mask(item, first_key, s);
+    if (tile.mask >= 0) {
+      MaskListed(seen, s);
+    } else if (params_.lists == nullptr && live_keys < kOwnKeys + item.query_tokens - 1) {
+      Mask(item, first_key, s);
+    }
     Softmax(s);
 
     source_.Take();
@@ -383,22 +396,44 @@ class WarpsConsumer {
     }
   }
 
-  // A query token sees the keys up to its own, of them those in its window and the anchors.
+  // Of a listed tile, the bits of this warp's keys from lane / 4 on.
+  __device__ __forceinline__ void LoadMask(const DecodeItem& item, int mask,
+                                           uint32_t (&seen)[kRowTiles][2]) const {
+    const DecodeList heads = Heads(item);
+#pragma unroll
+    for (int j = 0; j < kRowTiles; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int token = min(RowToken(heads, Row(j, i)), item.query_tokens - 1);
+        const auto* bits = reinterpret_cast<const uint16_t*>(params_.masks + mask + token);
+        seen[j][i] = static_cast<uint32_t>(__ldg(bits + warp_)) >> (lane_ / 4);
+      }
+    }
+  }
+  __device__ __forceinline__ void MaskListed(const uint32_t (&seen)[kRowTiles][2],
+                                             float (&s)[kRowTiles][4]) const {
+#pragma unroll
+    for (int j = 0; j < kRowTiles; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if ((seen[j][i] & 1) == 0) s[j][i] = -INFINITY;
+        if ((seen[j][i] & 0x100) == 0) s[j][i + 2] = -INFINITY;
+      }
+    }
+  }
+
+  // A query token sees the keys up to its own.
   __device__ __forceinline__ void Mask(const DecodeItem& item, int first_key,
                                        float (&s)[kRowTiles][4]) const {
+    const DecodeList heads = Heads(item);
     const int key = first_key + lane_ / 4;
 #pragma unroll
     for (int j = 0; j < kRowTiles; ++j) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int position = kv_tokens_ - item.query_tokens + RowToken(Row(j, i));
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int k = key + half * 8;
-          if (k > position || (position - k > params_.window && k >= params_.anchors)) {
-            s[j][i + half * 2] = -INFINITY;
-          }
-        }
+        const int position = kv_tokens_ - item.query_tokens + RowToken(heads, Row(j, i));
+        if (key > position) s[j][i] = -INFINITY;
+        if (key + 8 > position) s[j][i + 2] = -INFINITY;
       }
     }
   }
@@ -497,7 +532,8 @@ class WarpsConsumer {
     }
     Sync();
     constexpr int kChunks = Config::kDim / 4;  // of a row, four elements each
-    const int live = min(LiveRows(item), kRows);
+    const DecodeList heads = Heads(item);
+    const int live = min(LiveRows(item, heads), kRows);
     for (int unit = static_cast<int>(threadIdx.x); unit < live * kChunks;
          unit += Config::kWarps * 32) {
       const int row = unit / kChunks;
@@ -520,17 +556,18 @@ class WarpsConsumer {
         total.w += weight * part.w;
         sum += weight * state.y;
       }
-      Write(item, row, column, total, RowState{item.whole ? base : peak, sum});
+      Write(item, heads, row, column, total, RowState{item.whole ? base : peak, sum});
     }
     Sync();  // the states may be written again
   }
 
-  __device__ __forceinline__ void Write(const DecodeItem& item, int row, int column, float4 total,
-                                        const RowState& state) const {
+  __device__ __forceinline__ void Write(const DecodeItem& item, const DecodeList& heads, int row,
+                                        int column, float4 total, const RowState& state) const {
     if (!item.whole) {
-      const int groups = params_.num_kv_heads * params_.row_tiles;
       const int64_t at =
-          (int64_t{item.slot} * groups + kv_head_ * params_.row_tiles + row_tile_) * kRows + row;
+          (int64_t{item.slot} * DecodeGroups(params_) + kv_head_ * params_.row_tiles + row_tile_) *
+              kRows +
+          row;
       *reinterpret_cast<float4*>(params_.partial_out + at * Config::kDim + column) = total;
       if (column == 0) {
         reinterpret_cast<float2*>(params_.partial_ml)[at] = make_float2(state.max_log2, state.sum);
@@ -538,9 +575,9 @@ class WarpsConsumer {
       return;
     }
     const float scale = state.sum == 0.f ? 0.f : 1.f / state.sum;
-    const int token = RowToken(row);
+    const int token = RowToken(heads, row);
     const int64_t at_token = item.query_begin + token;
-    const int head = RowHead(row, token);
+    const int head = RowHead(heads, row, token);
     auto* out = static_cast<uint16_t*>(params_.out) + at_token * params_.out_token_stride +
                 head * params_.out_head_stride + column;
     *reinterpret_cast<uint2*>(out) = make_uint2(ptx::PackBf16(total.x * scale, total.y * scale),
@@ -553,7 +590,7 @@ class WarpsConsumer {
   const DecodeParams& params_;
   const WarpsShared<Config>& shared_;
   Source& source_;
-  int kv_head_;
+  int kv_head_;  // 0 where lists have their own
   int row_tile_;
   int warp_;
   int lane_;

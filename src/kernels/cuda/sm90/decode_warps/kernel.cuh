@@ -36,7 +36,7 @@ __device__ __forceinline__ void ProduceWarpsTiles(const DecodeParams& params, co
   const int column = lane / 4;
   const uint64_t policy = CachePolicy(params, part, 2 * Config::kSlotBytes);
   RingPosition<Config::kSlots> position;
-  TileWalk walk(params, lane, box);
+  TileWalk walk(params, lane, box, kv_head);
   const bool scales = column == Config::kBlocks;
   const bool copies = box < walk.boxes() && column < Config::kBlocks + (Config::kQuantised ? 1 : 0);
   const CUtensorMap* map = scales ? maps.scales : maps.plane;
@@ -46,7 +46,7 @@ __device__ __forceinline__ void ProduceWarpsTiles(const DecodeParams& params, co
                                                     Config::kBlockRowBytes;
   const int stride = scales ? Config::kScaleBytes : Config::kSlotBytes;
   const int element = column * Config::kBlockRowBytes / Config::kElementBytes;
-  walk.Run(part, ids, [&](int32_t page, int token, int tile) {
+  walk.Run(part, ids, [&](int32_t page, int token, const VisitedTile& tile) {
     const int c0 = scales ? token : element;
     const int c1 = scales ? 0 : token;
 #pragma unroll 1
@@ -54,15 +54,17 @@ __device__ __forceinline__ void ProduceWarpsTiles(const DecodeParams& params, co
       const uint32_t full = shared.Full(position.slot);
       if (lane == 0) {
         ptx::MbarrierWait(shared.Empty(position.slot), position.phase ^ 1);
-        if (params.tile_lists != nullptr) {
-          ptx::StoreShared(shared.Tile(position.slot), static_cast<uint32_t>(tile));
+        if (params.lists != nullptr) {
+          ptx::StoreShared(
+              shared.Tile(position.slot),
+              make_uint2(static_cast<uint32_t>(tile.tile), static_cast<uint32_t>(tile.mask)));
         }
         ptx::MbarrierExpectBytes(full,
                                  Config::kSlotBytes + (Config::kQuantised ? Config::kTile * 4 : 0));
       }
       __syncwarp();
       if (copies) {
-        ptx::TmaLoad4(first + position.slot * stride, map + plane, full, c0, c1, kv_head, page,
+        ptx::TmaLoad4(first + position.slot * stride, map + plane, full, c0, c1, tile.kv_head, page,
                       policy);
       }
       position.Next();
@@ -74,7 +76,7 @@ template <class Config>
 __global__ __launch_bounds__(Config::kThreads, Config::kBlocksPerSm) void DecodeWarpsKernel(
     const __grid_constant__ DecodeParams params, const __grid_constant__ WarpsMaps maps) {
   const WarpsShared<Config> shared(ptx::DynamicShared());
-  const int groups = params.num_kv_heads * params.row_tiles;
+  const int groups = DecodeGroups(params);
   const int part_index = static_cast<int>(blockIdx.x) / groups;
   const int group = static_cast<int>(blockIdx.x) % groups;
   const int kv_head = group / params.row_tiles;

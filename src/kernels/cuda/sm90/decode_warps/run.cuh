@@ -40,7 +40,7 @@ cudaError_t RunDecodeWarpsSm90(const DecodeParams& params, cudaStream_t stream) 
       }
     }
   }
-  const int groups = params.num_kv_heads * params.row_tiles;
+  const int groups = DecodeGroups(params);
   if (const cudaError_t status =
           LaunchLarge<sm90::DecodeWarpsKernel<Config>>({.blocks = params.num_parts * groups,
                                                         .threads = Config::kThreads,

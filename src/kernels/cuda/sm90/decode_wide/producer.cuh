@@ -16,12 +16,13 @@ class WideProducer {
         maps_(maps),
         shared_(shared),
         warp_(Uniform(warp)),
-        walk_(params, static_cast<int>(threadIdx.x % 32), static_cast<int>(threadIdx.x % kBoxes)) {}
+        walk_(params, static_cast<int>(threadIdx.x % 32), static_cast<int>(threadIdx.x % kBoxes),
+              0) {}
 
   // ids: the page ids that travel with the part, one a lane.
   __device__ __forceinline__ void Run(const DecodePart& part, int32_t ids) {
     policy_ = CachePolicy(params_, part, Config::kTileBlocks * Config::kBlockBytes);
-    walk_.Run(part, ids, [this](int32_t page, int token, int) {
+    walk_.Run(part, ids, [this](int32_t page, int token, const VisitedTile&) {
       int32_t pages[kBoxes];
 #pragma unroll
       for (int i = 0; i < kBoxes; ++i) pages[i] = __shfl_sync(~0u, page, i);

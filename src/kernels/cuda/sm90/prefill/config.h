@@ -6,8 +6,10 @@
 
 namespace fathom::kernels::cuda::sm90 {
 
-template <int kDimQk_, int kDimV_, int kGroups_>
+// kLists: visits tile lists. A kernel of its own, so that the other pays nothing for it.
+template <int kDimQk_, int kDimV_, int kGroups_, bool kLists_>
 struct PrefillConfig {
+  static constexpr bool kLists = kLists_;
   static constexpr int kDimQk = kDimQk_;
   static constexpr int kDimV = kDimV_;
   static constexpr int kGroups = kGroups_;  // consumer warpgroups, 64 query rows each
@@ -27,7 +29,7 @@ struct PrefillConfig {
   static constexpr int kQBytes = kQkBlocks * kRows * 128;
   static constexpr int kKBytes = kQkBlocks * kKeys * 128;
   static constexpr int kVBytes = kVBlocks * kKeys * 128;
-  static constexpr int kSmallBytes = 512 + kThreads * 4;  // barriers, work, per-thread words
+  static constexpr int kSmallBytes = 512 + kThreads * 4;  // work, barriers, per-thread words
   static constexpr int kSharedBytes =
       1024 + kQStages * kQBytes + kStages * (kKBytes + kVBytes) + kSmallBytes;
   static_assert(kSharedBytes <= 227 * 1024);

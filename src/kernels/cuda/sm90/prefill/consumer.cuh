@@ -65,7 +65,9 @@ class PrefillConsumer {
 
  private:
   // Work stays in its slot in shared memory until its tile is stored: registers are short.
-  __device__ __forceinline__ const PrefillWork& Work(int slot) const { return shared_.work[slot]; }
+  __device__ __forceinline__ const PrefillWork<Config::kLists>& Work(int slot) const {
+    return shared_.work[slot];
+  }
   __device__ __forceinline__ bool Live(int slot) const { return Uniform(Work(slot).sequence) >= 0; }
   __device__ __forceinline__ int Count(int slot) const { return Uniform(Work(slot).tiles.count); }
   __device__ __forceinline__ int TileAt(int slot, int visit) const {
@@ -96,9 +98,10 @@ class PrefillConsumer {
     Release(shared_.WorkEmpty(slot));
   }
 
-  // Which tiles the rows of this warpgroup see in full.
+  // Which tiles the rows of this warpgroup see in full. (Of listed ones the list says it.)
   __device__ __forceinline__ void Begin(int slot) {
-    const PrefillWork& work = Work(slot);
+    if constexpr (Config::kLists) return;
+    const auto& work = Work(slot);
     const int first = work.position + work.row + group_ * 64;  // positions
     const int last = first + 63;
     const int all_see = params_.causal ? min(first + 1, work.kv_tokens) : work.kv_tokens;
@@ -106,7 +109,19 @@ class PrefillConsumer {
     const bool window = params_.window < work.position + work.queries;
     window_tile_ = Uniform(window ? max(0, last - params_.window + kKeys - 1) / kKeys : 0);
   }
-  __device__ __forceinline__ int LastTile(int slot) const { return TileAt(slot, Count(slot) - 1); }
+  __device__ __forceinline__ int LastTile(int slot) const {
+    if constexpr (Config::kLists) {
+      return Uniform(Work(slot).tiles.last_tile);
+    } else {
+      return TileAt(slot, Count(slot) - 1);
+    }
+  }
+  // The listed tile whose keys come next.
+  __device__ __forceinline__ ListedTile NextListed() const {
+    ptx::MbarrierWait(shared_.KFull(k_.Stage()), k_.Phase());
+    const uint2 listed = ptx::LoadSharedPair(shared_.Listed(k_.Stage()));
+    return {Uniform(static_cast<int>(listed.x)), Uniform(static_cast<int>(listed.y))};
+  }
 
   __device__ __forceinline__ bool NeedsMask(int tile) const {
     return tile >= full_tiles_ || (tile < window_tile_ && (tile + 1) * kKeys > params_.anchors);
@@ -123,10 +138,16 @@ class PrefillConsumer {
   // Behind the wait for the first scores.
   __device__ __forceinline__ void FirstSoftmax(int slot) {
     ptx::WgmmaFenceRegisters(s_);
+    ListedTile listed;
+    if constexpr (Config::kLists) listed = NextListed();
     Release(shared_.KEmpty(k_.Stage()));
     k_.Next();
-    const int tile = LastTile(slot);
-    if (NeedsMask(tile)) Mask(slot, tile);
+    if constexpr (Config::kLists) {
+      if (listed.mask != kNoMask) MaskListed(slot, listed);
+    } else {
+      const int tile = LastTile(slot);
+      if (NeedsMask(tile)) Mask(slot, tile);
+    }
     Softmax<true>();
   }
 
@@ -165,6 +186,28 @@ class PrefillConsumer {
     q_.count = Uniform(q_.count);
     k_.count = Uniform(k_.count);
     v_.count = Uniform(v_.count);
+    if constexpr (Config::kLists) {
+      ListedTurns(slot);
+    } else {
+      DenseTurns(slot);
+    }
+    Release(shared_.QEmpty(q_.Stage()));
+    q_.Next();
+  }
+  __device__ __forceinline__ void ListedTurns(int slot) {
+    int left = Count(slot) - 1;
+    while (left > 0) {
+      const ListedTile listed = NextListed();
+      if (listed.mask != kNoMask) {
+        Turn<true>(slot, 0, listed);
+        --left;
+        continue;
+      }
+      do Turn<false>(slot, 0, listed);
+      while (--left > 0 && NextListed().mask == kNoMask);
+    }
+  }
+  __device__ __forceinline__ void DenseTurns(int slot) {
     int visit = Count(slot) - 2;
     while (visit >= 0) {
       const int tile = TileAt(slot, visit);
@@ -177,19 +220,19 @@ class PrefillConsumer {
       do Turn<false>(slot, 0);
       while (--visit >= last);
     }
-    Release(shared_.QEmpty(q_.Stage()));
-    q_.Next();
   }
 
+  // tile, or where there are lists `listed`: to be masked.
   template <bool kMask>
-  __device__ __forceinline__ void Turn(int slot, int tile) {
+  __device__ __forceinline__ void Turn(int slot, int tile, const ListedTile& listed = {}) {
     ptx::MbarrierWait(shared_.KFull(k_.Stage()), k_.Phase());
     IssueBoth();
     ptx::WgmmaWait<1>();
     ptx::WgmmaFenceRegisters(s_);
     Release(shared_.KEmpty(k_.Stage()));
     k_.Next();
-    if constexpr (kMask) Mask(slot, tile);
+    if constexpr (kMask && Config::kLists) MaskListed(slot, listed);
+    if constexpr (kMask && !Config::kLists) Mask(slot, tile);
     if constexpr (kTwoGroups) {
       uint32_t next[kSteps][4];
       SpeculativeSoftmax(next);
@@ -291,7 +334,7 @@ class PrefillConsumer {
   }
 
   __device__ __forceinline__ void Mask(int slot, int tile) {
-    const PrefillWork& work = Work(slot);
+    const auto& work = Work(slot);
     const int row =
         work.row + group_ * 64 + static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane_ / 4;
     const int position = work.position + row;  // of the first row; the second: + 8
@@ -311,6 +354,39 @@ class PrefillConsumer {
     for (int i = 0; i < kKeys / 2; ++i) {
       const int at = i / 4 * 8 + i % 2;
       if (at - i / 2 % 2 * 8 < begin && at >= anchors) s_[i] = -INFINITY;
+    }
+  }
+
+  // A row sees what causal masking and the length leave, of that what is near, the first anchors
+  // and what the mask has bits for.
+  __device__ __forceinline__ void MaskListed(int slot, const ListedTile& listed) {
+    const auto& work = Work(slot);
+    const int row_in_tile = group_ * 64 + static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane_ / 4;
+    // Relative to this lane's first key, as above.
+    const int key = listed.tile * kKeys + lane_ % 4 * 2;
+    const int position = work.position + work.row + row_in_tile - key;
+    const int all = work.kv_tokens - key;
+    const int anchors = work.tiles.anchors - key;
+    const int window = work.tiles.window;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int own = position + 8 * r;
+      const int end = params_.causal ? min(own + 1, all) : all;
+      uint4 bits = make_uint4(0, 0, 0, 0);
+      if (listed.mask >= 0) {
+        const bool of_rows = (listed.mask & kMaskOfRows) != 0;
+        const int at = (listed.mask & (kMaskOfRows - 1)) + (of_rows ? row_in_tile + 8 * r : 0);
+        bits = __ldg(reinterpret_cast<const uint4*>(params_.masks) + at);
+      }
+      const uint32_t words[4] = {bits.x >> (lane_ % 4 * 2), bits.y >> (lane_ % 4 * 2),
+                                 bits.z >> (lane_ % 4 * 2), bits.w >> (lane_ % 4 * 2)};
+#pragma unroll
+      for (int i = 0; i < kKeys / 4; ++i) {
+        const int at = i / 2 * 8 + i % 2;
+        const bool near = at >= own - window && at <= own + window;
+        const bool seen = near || at < anchors || (words[at / 32] >> at % 32 & 1) != 0;
+        if (at >= end || !seen) s_[i / 2 * 4 + 2 * r + i % 2] = -INFINITY;
+      }
     }
   }
 
@@ -431,7 +507,7 @@ class PrefillConsumer {
 
   // Straight from registers, so that the next tile's loads go on; zeros where no key was seen.
   __device__ __forceinline__ void Store(int slot, const float (&sums)[2], const float (&base)[2]) {
-    const PrefillWork& work = Work(slot);
+    const auto& work = Work(slot);
     const int first_token = work.query_begin + work.row;
     const int rows = work.queries - work.row;
     const int head = work.head;

@@ -10,6 +10,8 @@ namespace fathom::kernels::cuda::sm90 {
 
 template <class Config>
 class PrefillProducer {
+  using Work = PrefillWork<Config::kLists>;
+
  public:
   __device__ __forceinline__ PrefillProducer(const PrefillParams& params, const PrefillMaps& maps,
                                              const PrefillShared<Config>& shared)
@@ -29,11 +31,11 @@ class PrefillProducer {
   // the consumers take them. The next work is taken, and its queries asked for, early in a tile:
   // blocks reach the ends of their tiles together, and memory would have nothing to do before.
   __device__ __forceinline__ void Run() {
-    num_tiles_ = *params_.num_tiles;
+    num_tiles_ = Config::kLists ? *params_.num_lists : *params_.num_tiles;
     PipelinePosition<PrefillShared<Config>::kWorkSlots> slot;
     Announce(static_cast<int>(blockIdx.x));
     while (shared_.work[slot.Stage()].sequence >= 0) {
-      const PrefillWork& work = shared_.work[slot.Stage()];  // not a copy: registers are short
+      const Work& work = shared_.work[slot.Stage()];  // not a copy: registers are short
       int claimed = 0;
       const int first = work.tiles.count - 1;
       if (first < 0) {
@@ -42,7 +44,14 @@ class PrefillProducer {
         AnnounceClaimed(claimed);
       }
       for (int visit = first; visit >= 0; --visit) {
-        const Box box = BoxOf(work, work.TileAt(visit));
+        Box box;
+        if constexpr (Config::kLists) {
+          const ListedTile listed = ListedAt(work, first, visit);
+          box = BoxOf(work, listed.tile);
+          Tell(listed);
+        } else {
+          box = BoxOf(work, work.TileAt(visit));
+        }
         LoadK(box);
         LoadPendingV();
         pending_ = true;
@@ -59,39 +68,73 @@ class PrefillProducer {
  private:
   // Every item is followed by one fetch: the last of all leaves the counter as it was.
   __device__ __forceinline__ void AnnounceClaimed(int claimed) {
-    if (lane_ == 0 && claimed == num_tiles_ * params_.num_heads - 1) *params_.next = 0;
+    if (lane_ == 0 && claimed == NumWorks() - 1) *params_.next = 0;
     Announce(__shfl_sync(~0u, claimed, 0) + static_cast<int>(gridDim.x));
   }
   __device__ __forceinline__ void Announce(int index) {
-    PrefillWork work = {};
+    Work work = {};
     work.sequence = -1;
-    if (index < num_tiles_ * params_.num_heads) work = Decode(index, num_tiles_);
+    if (index < NumWorks()) work = Decode(index, num_tiles_);
     Publish(work);
     if (Config::kQStages > 1 && work.tiles.count > 0) LoadQueries(work);
   }
 
-  __device__ __forceinline__ PrefillWork Decode(int index, int num_tiles) const {
+  __device__ __forceinline__ int NumWorks() const {
+    return Config::kLists ? num_tiles_ : num_tiles_ * params_.num_heads;
+  }
+
+  __device__ __forceinline__ Work Decode(int index, int num_tiles) const {
+    if constexpr (Config::kLists) {
+      const PrefillList list = params_.lists[index];
+      Work work;
+      SetRows(work, list.sequence, list.row, list.head);
+      work.tiles = {list.num_tiles, list.first_tile, list.last_tile, list.window, list.anchors};
+      return work;
+    } else {
+      return DecodeDense(index, num_tiles);
+    }
+  }
+  __device__ __forceinline__ Work DecodeDense(int index, int num_tiles) const {
     const int section = index / (num_tiles * params_.section_heads);
     const int first_head = section * params_.section_heads;
     const int heads = min(params_.section_heads, params_.num_heads - first_head);
     const int rest = index - num_tiles * first_head;
     const PrefillTile tile = params_.tiles[rest / heads];
-    PrefillWork work;
-    work.sequence = tile.sequence;
-    work.row = tile.row;
-    work.head = first_head + rest % heads;
-    work.kv_head = work.head / (params_.num_heads / params_.num_kv_heads);
-    work.query_begin = params_.query_starts[tile.sequence];
-    work.queries = params_.query_starts[tile.sequence + 1] - work.query_begin;
-    work.kv_begin = paged_ ? 0 : params_.kv_starts[tile.sequence];
-    work.kv_tokens = params_.kv_lengths[tile.sequence];
-    work.position = PrefillFirstPosition(params_, tile.sequence, work.queries);
+    Work work;
+    SetRows(work, tile.sequence, tile.row, first_head + rest % heads);
     work.tiles = PrefillTilesOf(params_, work.kv_tokens, work.position, work.queries, work.row,
                                 Config::kRows);
     return work;
   }
+  __device__ __forceinline__ void SetRows(Work& work, int sequence, int row, int head) const {
+    work.sequence = sequence;
+    work.row = row;
+    work.head = head;
+    work.kv_head = work.head / (params_.num_heads / params_.num_kv_heads);
+    work.query_begin = params_.query_starts[sequence];
+    work.queries = params_.query_starts[sequence + 1] - work.query_begin;
+    work.kv_begin = paged_ ? 0 : params_.kv_starts[sequence];
+    work.kv_tokens = params_.kv_lengths[sequence];
+    work.position = PrefillFirstPosition(params_, sequence, work.queries);
+  }
 
-  __device__ __forceinline__ void Publish(const PrefillWork& work) {
+  // 32 at a time, one a lane.
+  __device__ __forceinline__ ListedTile ListedAt(const Work& work, int first, int visit) {
+    const int at = (first - visit) % 32;
+    if (at == 0) listed_ = params_.listed[work.tiles.first_tile + max(visit - lane_, 0)];
+    return {__shfl_sync(~0u, listed_.tile, at), __shfl_sync(~0u, listed_.mask, at)};
+  }
+  // Puts it beside the stage that its keys will be in.
+  __device__ __forceinline__ void Tell(const ListedTile& listed) {
+    if (lane_ == 0) {
+      const int stage = k_.Stage();
+      ptx::MbarrierWait(shared_.KEmpty(stage), k_.Phase() ^ 1);
+      ptx::StoreShared(shared_.Listed(stage), make_uint2(static_cast<uint32_t>(listed.tile),
+                                                         static_cast<uint32_t>(listed.mask)));
+    }
+  }
+
+  __device__ __forceinline__ void Publish(const Work& work) {
     if (lane_ == 0) {
       ptx::MbarrierWait(shared_.WorkEmpty(published_.Stage()), published_.Phase() ^ 1);
       shared_.work[published_.Stage()] = work;
@@ -107,7 +150,7 @@ class PrefillProducer {
     int32_t token;
     int32_t page;
   };
-  __device__ __forceinline__ Box BoxOf(const PrefillWork& work, int key_tile) const {
+  __device__ __forceinline__ Box BoxOf(const Work& work, int key_tile) const {
     Box box;
     box.head = work.kv_head;
     const int token = key_tile * Config::kKeys + lane_ * box_tokens_;
@@ -148,7 +191,7 @@ class PrefillProducer {
     __syncwarp();
   }
 
-  __device__ __forceinline__ void LoadQueries(const PrefillWork& work) {
+  __device__ __forceinline__ void LoadQueries(const Work& work) {
     if (lane_ == 0) {
       const int stage = q_.Stage();
       ptx::MbarrierWait(shared_.QEmpty(stage), q_.Phase() ^ 1);
@@ -199,6 +242,7 @@ class PrefillProducer {
   PipelinePosition<Config::kStages> v_;
   PipelinePosition<Config::kQStages> q_;
   PipelinePosition<PrefillShared<Config>::kWorkSlots> published_;
+  ListedTile listed_;     // this lane's of 32
   bool pending_ = false;  // the V of a visit
   Box pending_box_;
 };

@@ -2,6 +2,8 @@
 // What the warps of a prefill block share.
 #include <cuda.h>
 
+#include <type_traits>
+
 #include "kernels/cuda/prefill_schedule.h"
 #include "kernels/cuda/ptx/mbarrier.h"
 #include "kernels/cuda/sm90/prefill/config.h"
@@ -15,7 +17,17 @@ struct PrefillMaps {
   CUtensorMap v;
 };
 
+// What a tile list says.
+struct PrefillListed {
+  int32_t count;
+  int32_t first_tile;
+  int32_t last_tile;
+  int32_t window;
+  int32_t anchors;
+};
+
 // One (query tile, head), as the producer hands it to the consumers.
+template <bool kLists>
 struct PrefillWork {
   int32_t sequence;  // -1: no more
   int32_t row;       // first query row of the tile, in its sequence
@@ -26,7 +38,7 @@ struct PrefillWork {
   int32_t kv_begin;  // contiguous: row of the first key
   int32_t kv_tokens;
   int32_t position;  // of the first query, counted from the first key
-  PrefillTiles tiles;
+  std::conditional_t<kLists, PrefillListed, PrefillTiles> tiles;
 
   __device__ __forceinline__ int TileAt(int visit) const {
     return visit < tiles.anchors ? visit : visit + tiles.skipped;
@@ -38,11 +50,15 @@ struct PrefillShared {
   // Work of the tile that is being stored, of the one that follows it, and of the one after that,
   // which the producer announces meanwhile.
   static constexpr int kWorkSlots = 4;
+  using Work = PrefillWork<Config::kLists>;
 
-  uint32_t q;         // [kQStages][kQkBlocks][kRows][64] bf16, swizzled
-  uint32_t k;         // [kStages][kQkBlocks][kKeys][64]
-  uint32_t v;         // [kStages][kVBlocks][kKeys][64]
-  PrefillWork* work;  // [kWorkSlots]
+  static constexpr int kBarrierBytes = 96 + 2 * kWorkSlots * 8;
+  static constexpr int kListedBytes = Config::kLists ? Config::kStages * 8 : 0;
+
+  uint32_t q;  // [kQStages][kQkBlocks][kRows][64] bf16, swizzled
+  uint32_t k;  // [kStages][kQkBlocks][kKeys][64]
+  uint32_t v;  // [kStages][kVBlocks][kKeys][64]
+  Work* work;  // [kWorkSlots]
   uint32_t barriers;
   uint32_t unread;  // [kThreads] f32, written to order instructions
 
@@ -52,8 +68,10 @@ struct PrefillShared {
     k = q + Config::kQStages * Config::kQBytes;
     v = k + Config::kStages * Config::kKBytes;
     const uint32_t small = v + Config::kStages * Config::kVBytes;
-    work = reinterpret_cast<PrefillWork*>(memory + (small - base));
-    barriers = small + kWorkSlots * sizeof(PrefillWork);
+    work = reinterpret_cast<Work*>(memory + (small - base));
+    barriers = small + kWorkSlots * sizeof(Work);
+    static_assert(kWorkSlots * sizeof(Work) % 8 == 0 &&
+                  kWorkSlots * sizeof(Work) + kBarrierBytes + kListedBytes <= 512);
     unread = small + 512;
   }
   __device__ __forceinline__ uint32_t QFull(int i) const { return barriers + i * 8; }
@@ -65,6 +83,11 @@ struct PrefillShared {
   __device__ __forceinline__ uint32_t WorkFull(int i) const { return barriers + 96 + i * 8; }
   __device__ __forceinline__ uint32_t WorkEmpty(int i) const {
     return barriers + 96 + (kWorkSlots + i) * 8;
+  }
+
+  // The listed tile whose keys a stage holds.
+  __device__ __forceinline__ uint32_t Listed(int stage) const {
+    return barriers + kBarrierBytes + stage * 8;
   }
 
   __device__ __forceinline__ void Initialise() const {
