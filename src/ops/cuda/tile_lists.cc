@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <tuple>
 
 namespace fathom::ops {
 namespace {
@@ -213,15 +214,21 @@ void AddLists(const sparse::Plan& plan, const sparse::TileRow& row, int32_t firs
   }
 }
 
-// The order in which blocks take them.
+// The order in which blocks take them: section after section of heads, in each the longest first;
+// then, of all heads, those that are short beside what a block does, to fill up what the last
+// section leaves uneven.
 void Order(const PrefillAttentionPlan& prefill, PrefillTileLists* made) {
-  std::stable_sort(made->lists.begin(), made->lists.end(),
-                   [&prefill](const cuda::PrefillList& a, const cuda::PrefillList& b) {
-                     const int32_t section_a = a.head / prefill.section_heads;
-                     const int32_t section_b = b.head / prefill.section_heads;
-                     return section_a != section_b ? section_a < section_b
-                                                   : a.num_tiles > b.num_tiles;
-                   });
+  constexpr int64_t kShort = 16;  // of them make an even share
+  int64_t visits = 0;
+  for (const cuda::PrefillList& list : made->lists) visits += list.num_tiles;
+  const int64_t share = visits / prefill.num_blocks;
+  const auto key = [&](const cuda::PrefillList& list) {
+    const bool is_short = list.num_tiles * kShort <= share;
+    return std::tuple(is_short, is_short ? 0 : list.head / prefill.section_heads, -list.num_tiles);
+  };
+  std::stable_sort(
+      made->lists.begin(), made->lists.end(),
+      [&key](const cuda::PrefillList& a, const cuda::PrefillList& b) { return key(a) < key(b); });
 }
 
 }  // namespace

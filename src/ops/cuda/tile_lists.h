@@ -45,7 +45,8 @@ Result<DecodeTileLists> MakeDecodeTileLists(const sparse::Plan& plan);
 Result<DecodeTileLists> MakeLearnedDecodeTileLists(const sparse::Plan& plan);
 
 // Prefill: a list for each tile of query rows of each head, in the order in which blocks take them:
-// heads in the plan's sections, in a section those with the most tiles first.
+// heads in the plan's sections, in a section those with the most tiles first; short ones at the
+// end.
 struct PrefillTileLists {
   std::vector<kernels::cuda::PrefillList> lists;
   std::vector<kernels::cuda::ListedTile> tiles;

@@ -147,7 +147,7 @@ TEST(PrefillTileLists, SayWhatThePlanSees) {
   }
 }
 
-// Longest first among the heads of a section; sections one after the other.
+// Longest first among the heads of a section; sections one after the other, then short lists.
 TEST(PrefillTileLists, AreOrderedForBalance) {
   PrefillAttentionPlan prefill = PlanPrefill(4, 4, 128);
   prefill.section_heads = 2;
@@ -163,14 +163,18 @@ TEST(PrefillTileLists, AreOrderedForBalance) {
   const auto made = MakePrefillTileLists(*plan, prefill);
   ASSERT_TRUE(made);
   ASSERT_EQ(made->lists.size(), 16u);
-  for (size_t i = 1; i < made->lists.size(); ++i) {
-    const cuda::PrefillList& a = made->lists[i - 1];
-    const cuda::PrefillList& b = made->lists[i];
-    EXPECT_LE(a.head / 2, b.head / 2);
-    if (a.head / 2 == b.head / 2) {
-      EXPECT_GE(a.num_tiles, b.num_tiles);
-    }
+  prefill.num_blocks = 1;  // 27 tiles: one is short
+  const auto for_one = MakePrefillTileLists(*plan, prefill);
+  ASSERT_TRUE(for_one);
+  std::vector<std::pair<int, int>> order;  // section, tiles
+  for (const cuda::PrefillList& list : for_one->lists) {
+    order.emplace_back(list.head / 2, list.num_tiles);
   }
+  EXPECT_THAT(order, ::testing::ElementsAre(
+                         std::pair{0, 4}, std::pair{0, 3}, std::pair{0, 2}, std::pair{1, 4},
+                         std::pair{1, 3}, std::pair{1, 2}, std::pair{1, 2}, std::pair{1, 2},
+                         std::pair{1, 2}, std::pair{0, 1}, std::pair{1, 1}, std::pair{1, 1},
+                         std::pair{0, 0}, std::pair{0, 0}, std::pair{0, 0}, std::pair{0, 0}));
 }
 
 // Every head that is not off sees all learned rows, whatever else it sees.

@@ -357,35 +357,45 @@ class PrefillConsumer {
     }
   }
 
+  // Ones in the bits below n.
+  __device__ __forceinline__ static uint32_t BitsBelow(int n) {
+    return n <= 0 ? 0u : ~0u >> (32 - min(n, 32));
+  }
+
   // A row sees what causal masking and the length leave, of that what is near, the first anchors
-  // and what the mask has bits for.
+  // and what the mask has bits for. 32 keys at a time, then a bit a score.
   __device__ __forceinline__ void MaskListed(int slot, const ListedTile& listed) {
     const auto& work = Work(slot);
     const int row_in_tile = group_ * 64 + static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane_ / 4;
-    // Relative to this lane's first key, as above.
-    const int key = listed.tile * kKeys + lane_ % 4 * 2;
-    const int position = work.position + work.row + row_in_tile - key;
+    const int key = listed.tile * kKeys;  // below, all is relative to it
     const int all = work.kv_tokens - key;
     const int anchors = work.tiles.anchors - key;
     const int window = work.tiles.window;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int own = position + 8 * r;
-      const int end = params_.causal ? min(own + 1, all) : all;
+      const int position = work.position + work.row + row_in_tile + 8 * r - key;
+      const int end = params_.causal ? min(position + 1, all) : all;
       uint4 bits = make_uint4(0, 0, 0, 0);
       if (listed.mask >= 0) {
         const bool of_rows = (listed.mask & kMaskOfRows) != 0;
         const int at = (listed.mask & (kMaskOfRows - 1)) + (of_rows ? row_in_tile + 8 * r : 0);
         bits = __ldg(reinterpret_cast<const uint4*>(params_.masks) + at);
       }
-      const uint32_t words[4] = {bits.x >> (lane_ % 4 * 2), bits.y >> (lane_ % 4 * 2),
-                                 bits.z >> (lane_ % 4 * 2), bits.w >> (lane_ % 4 * 2)};
+      const uint32_t masks[4] = {bits.x, bits.y, bits.z, bits.w};
 #pragma unroll
-      for (int i = 0; i < kKeys / 4; ++i) {
-        const int at = i / 2 * 8 + i % 2;
-        const bool near = at >= own - window && at <= own + window;
-        const bool seen = near || at < anchors || (words[at / 32] >> at % 32 & 1) != 0;
-        if (at >= end || !seen) s_[i / 2 * 4 + 2 * r + i % 2] = -INFINITY;
+      for (int word = 0; word < kKeys / 32; ++word) {
+        const int first = word * 32;
+        const uint32_t near =
+            BitsBelow(position + window + 1 - first) & ~BitsBelow(position - window - first);
+        const uint32_t seen =
+            (near | BitsBelow(anchors - first) | masks[word]) & BitsBelow(end - first);
+        const uint32_t own = seen >> (lane_ % 4 * 2);  // from this lane's first key on
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          if ((own >> (i / 2 * 8 + i % 2) & 1) == 0) {
+            s_[word * 16 + i / 2 * 4 + 2 * r + i % 2] = -INFINITY;
+          }
+        }
       }
     }
   }
