@@ -6,8 +6,8 @@
 
 1. Logits of both on the same ids: the largest relative error, and how often the likeliest token is
    the same. Above --max-error nothing is timed.
-2. llama.cpp with weights in bf16 and f16, flash attention on and off: its best setting for each
-   figure is what counts.
+2. llama.cpp with weights in bf16 and f16 (or --weights alone), flash attention on and off: its best
+   setting for each figure is what counts.
 3. Rounds of both by turns; the medians are compared. Memory bandwidth is read between Fathom's
    steps, since other tenants of the machine move it.
 """
@@ -27,7 +27,6 @@ import time
 import numpy as np
 
 HERE = pathlib.Path(__file__).resolve().parent
-SETTINGS = [(dtype, flash) for dtype in ("bf16", "f16") for flash in (0, 1)]
 CHECKED_PROMPT, CHECKED_STEPS = 200, 16
 
 
@@ -70,7 +69,7 @@ class Bench:
             self.fathom(*asked, "--logits", ours)
             a = np.fromfile(ours, np.float32).reshape(-1, self.vocab)
             result = {}
-            for dtype in ("bf16", "f16"):
+            for dtype in self.args.weights:
                 self.llama("logits", (dtype, 1), *asked, "--out", theirs)
                 b = np.fromfile(theirs, np.float32).reshape(-1, self.vocab)
                 assert a.shape == b.shape and np.isfinite(a).all() and np.isfinite(b).all()
@@ -118,6 +117,8 @@ def main():
     parser.add_argument("--fathom", required=True)
     parser.add_argument("--llama-python", required=True)
     parser.add_argument("--llama-build", default="", help="flags that llama.cpp was built with")
+    parser.add_argument("--weights", type=lambda text: text.split(","), default=["bf16", "f16"],
+                        help="what llama.cpp may choose from")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--prefill", type=lengths, default=[512, 2048])
     parser.add_argument("--decode", type=lengths, default=[128, 4096])
@@ -141,12 +142,13 @@ def main():
     if any(c["largest_relative_error"] > args.max_error for c in checked.values()):
         sys.exit(f"the outputs differ by more than {args.max_error}: nothing is timed")
 
-    tried = {s: bench.llama_round(s, args.prefill[:1], args.choose_decode) for s in SETTINGS}
+    settings = [(dtype, flash) for dtype in args.weights for flash in (0, 1)]
+    tried = {s: bench.llama_round(s, args.prefill[:1], args.choose_decode) for s in settings}
     best = {}
     for phase, mine, theirs in (("prefill", args.prefill, args.prefill[:1] * len(args.prefill)),
                                 ("decode", args.decode, args.choose_decode)):
         for length, tried_at in zip(mine, theirs, strict=True):
-            best[phase, length] = max(SETTINGS, key=lambda s: tried[s][phase, tried_at])
+            best[phase, length] = max(settings, key=lambda s: tried[s][phase, tried_at])
     print(f"llama.cpp's settings: {best}")
 
     ours, peer = [], []
@@ -200,7 +202,7 @@ def main():
         "logits": checked,
         "llama_cpp_tried": [{"weights": s[0], "flash_attention": s[1],
                              "tokens_per_s": {f"{p} {n}": v for (p, n), v in tried[s].items()}}
-                            for s in SETTINGS],
+                            for s in settings],
         "rows": rows,
         "commands": sorted(set(bench.commands)),
     }

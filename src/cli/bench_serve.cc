@@ -124,9 +124,13 @@ Result<server::LoadTarget> ToTarget(const BenchServeOptions& options) {
   target.timeout_s = options.timeout_s;
   target.model = options.model;
   if (!target.model.empty()) return target;
-  FATHOM_ASSIGN_OR_RETURN(const nlohmann::json models,
-                          server::Fetch(target, "GET", "/v1/models", ""));
-  const nlohmann::json id = models.value("/data/0/id"_json_pointer, nlohmann::json());
+  const Result<nlohmann::json> models = server::Fetch(target, "GET", "/v1/models", "");
+  if (!models && models.error().code == Code::kUnavailable) {
+    return Err(Code::kUnavailable, "{}; fathom serve starts a server, --url names another",
+               models.error().message);
+  }
+  if (!models) return tl::unexpected(models.error());
+  const nlohmann::json id = models->value("/data/0/id"_json_pointer, nlohmann::json());
   if (!id.is_string()) {
     return Err(Code::kDataLoss, "{}/v1/models lists no model; name one with --model", options.url);
   }

@@ -21,9 +21,7 @@
 namespace fathom::cli {
 namespace {
 
-int ExitCodeFor(Code code) {
-  return code == Code::kInternal || code == Code::kUnavailable ? kExitInternal : kExitBadInput;
-}
+int ExitCodeFor(Code code) { return code == Code::kInternal ? kExitInternal : kExitBadInput; }
 
 // What the command line holds that no option, file or command takes: CLI11 keeps that aside and
 // may first report something else, such as an option that is missing because its name was misspelt.
@@ -71,6 +69,13 @@ std::string Explained(const CLI::App& root, const CLI::ParseError& error) {
   while (!app->get_subcommands().empty()) {
     app = app->get_subcommands().front();
     command += " " + app->get_name();
+  }
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError) &&
+      !app->get_subcommands({}).empty()) {
+    std::vector<std::string> known;
+    for (const CLI::App* sub : app->get_subcommands({})) known.push_back(sub->get_name());
+    return fmt::format("a command is missing; the commands of {} are: {}", command,
+                       fmt::join(known, " "));
   }
   std::string text = error.what();
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ConversionError)) {

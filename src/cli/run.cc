@@ -192,8 +192,10 @@ class Runner {
       id = params.id;
       params.prompt = text;
       Arrived(id, arrived_ns, text.size());
-      if (!options_.quiet) Shown(id, fmt::format("{}{}{}", style_.dim, text, style_.reset));
       started = loaded_->session().Complete(std::move(params), printer);
+      if (started && !options_.quiet) {
+        Shown(id, fmt::format("{}{}{}", style_.dim, text, style_.reset));
+      }
     }
     FATHOM_TRY(std::move(started));
     session::ChatMessage answer{.role = session::ChatRole::kAssistant};

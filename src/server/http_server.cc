@@ -326,13 +326,20 @@ Result<uint16_t> HttpServer::Impl::Listen(const std::string& host, uint16_t port
   tcp::resolver resolver(io_);
   const auto found = resolver.resolve(
       host, std::to_string(port), tcp::resolver::passive | tcp::resolver::numeric_service, error);
-  if (error || found.empty()) return failed("address");
+  if (error || found.empty()) {
+    return failed(
+        "expected an address of this machine (127.0.0.1: this machine alone, 0.0.0.0: "
+        "every interface)");
+  }
   const tcp::endpoint endpoint = found.begin()->endpoint();
   acceptor_.open(endpoint.protocol(), error);
   if (error) return failed("socket");
   acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
   if (error) return failed("socket option");
   acceptor_.bind(endpoint, error);
+  if (error == asio::error::address_in_use) {
+    return failed("another program listens there; --port 0 takes a free one");
+  }
   if (error) return failed("bind");
   acceptor_.listen(asio::socket_base::max_listen_connections, error);
   if (error) return failed("listen");

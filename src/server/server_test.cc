@@ -398,8 +398,13 @@ TEST(Server, SaysWhyItCannotListen) {
   const auto second =
       Server::Create({.port = (*first)->port(), .handle_signals = false}, session, observers);
   ASSERT_FALSE(second);
-  EXPECT_THAT(second.error().message,
-              HasSubstr(fmt::format("127.0.0.1:{}: bind", (*first)->port())));
+  EXPECT_THAT(
+      second.error().message,
+      HasSubstr(fmt::format("127.0.0.1:{}: another program listens there", (*first)->port())));
+  const auto elsewhere =
+      Server::Create({.host = "300.1.1.1", .handle_signals = false}, session, observers);
+  ASSERT_FALSE(elsewhere);
+  EXPECT_THAT(elsewhere.error().message, HasSubstr("expected an address of this machine"));
 }
 
 }  // namespace

@@ -147,6 +147,16 @@ def test_serve_says_which_ports_are_legal():
         assert f"--port: {port}: expected a whole number from 0 to 65535" in done.stderr
 
 
+def test_a_refused_prompt_is_not_echoed():
+    done = fathom("run", "-p", "Once", "--top-p", "0")
+    assert done.returncode == 2 and done.stdout == ""
+
+
+def test_a_missing_command_is_named():
+    done = fathom("bench")
+    assert done.returncode == 2 and "attention claims model serve" in done.stderr
+
+
 def test_an_empty_prompt_is_an_error():
     done = fathom("run", stdin="  \n")
     assert done.returncode == 2 and "nothing to do" in done.stderr
