@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -326,6 +327,13 @@ std::vector<MlaPrefillCase> MlaPrefillTimeCases() {
     cases.push_back(Make(heads, {4096}, "1 x 4096"));
     cases.push_back(Make(heads, {32768}, "2048 of 32768"));
     cases.back().query_tokens = {2048};
+    // Other workspaces: for 16 heads small enough for L2, for 128 larger than the default.
+    for (const int part_keys : heads == 16 ? std::array{4096, 32768} : std::array{8192, 16384}) {
+      MlaPrefillCase c = Make(heads, {32768}, fmt::format("2048 of 32768, parts of {}", part_keys));
+      c.query_tokens = {2048};
+      c.part_keys = part_keys;
+      cases.push_back(c);
+    }
   }
   return cases;
 }

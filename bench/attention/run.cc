@@ -64,13 +64,13 @@ int64_t Sum(const std::vector<int32_t>& lengths) {
   return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
 }
 
-// Quantised caches have one kind of kernel, latent ones the other.
+// Quantised caches have one kind of kernel, free warps take no latent ones.
 bool Applies(const Variant& variant, const DecodeCase& shape) {
   const bool any_shape =
       variant.options.kernel == ops::DecodeKernel::kAuto && !variant.options.portable;
   if (shape.sparse()) return any_shape && variant.options.reduction == ops::Reduction::kBalanced;
-  return any_shape ||
-         (shape.code == kernels::cuda::CacheCode::kBf16 && shape.dim_qk == shape.dim_v);
+  return any_shape || (shape.code == kernels::cuda::CacheCode::kBf16 &&
+                       (shape.dim_qk == shape.dim_v || variant.options.portable));
 }
 
 // Every case in every variant, against float32 on the GPU (and float64 on the host where small),

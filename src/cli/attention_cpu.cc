@@ -165,7 +165,7 @@ double CheckRows(const ops::AttentionCase& problem, const Inputs& in, float scal
 Result<CpuAttentionResult> RunCpuAttention(const ops::AttentionCase& problem,
                                            const CpuAttentionOptions& options) {
   const cost::AttentionCall& call = problem.call;
-  if (call.latent || call.cache != cost::CacheEncoding::kBF16) {
+  if (call.latent || call.expanded_from != 0 || call.cache != cost::CacheEncoding::kBF16) {
     return Err(Code::kUnsupported,
                "bench attention --device cpu: expected GQA over a bf16 cache; MLA is timed with "
                "its projections by bench model");

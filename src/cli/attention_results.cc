@@ -63,6 +63,7 @@ Status LoadAttentionResults(const std::string& path, AttentionResults* results) 
     FATHOM_TRY(add(document, "decode", true));
     FATHOM_TRY(add(document, "peers_decode", true));
     FATHOM_TRY(add(document, "prefill", false));
+    FATHOM_TRY(add(document, "mla_prefill", false));
     FATHOM_TRY(add(document, "peers_prefill", false));
     for (const json& row : document.value("gathers", json::array())) {
       results->gather_gb_per_s[row.at("pattern").get<std::string>()] = row.at("gb_per_s");

@@ -391,7 +391,9 @@ void AddBenchAttention(Commands& commands) {
   };
   option("--device-spec", o->device_spec, "GPU whose data sheet counts");
   option("--heads", o->heads, "Query heads, or QUERY/KV");
-  option("--dims", o->dims, "Head dim, QK/V, or mla (576/512, one kv head)");
+  option("--dims", o->dims,
+         "Head dim, QK/V, or mla (decode: 576/512, one kv head; prefill: 192/128 "
+         "made from latents)");
   option("--lengths", o->lengths, "Keys of the sequences: [COUNTx]KEYS,... with k = 1024");
   option("--queries", o->queries, "Query tokens of each sequence; 0: 1 to decode, all to prefill")
       ->check(CLI::Range(0, kMaxTokens));

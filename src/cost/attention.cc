@@ -28,6 +28,23 @@ double Queries(const AttentionCall& call) {
   return sum;
 }
 
+// Queries and outputs.
+double Rows(const AttentionCall& call) {
+  return Queries(call) * call.heads * (call.dim_qk + call.dim_v) * kBf16Bytes;
+}
+
+// Of MLA that is expanded: what the cache holds, what is made of it, and by what. Keys have as many
+// elements of their own as values.
+double LatentBytes(const AttentionCall& call) {
+  return KeptKeys(call) * (call.expanded_from + call.dim_qk - call.dim_v) * kBf16Bytes;
+}
+double ExpandedBytes(const AttentionCall& call) {
+  return KeptKeys(call) * call.heads * 2 * call.dim_v * kBf16Bytes;
+}
+double ExpansionWeightBytes(const AttentionCall& call) {
+  return 2.0 * call.heads * call.dim_v * call.expanded_from * kBf16Bytes;
+}
+
 // C [m, n] = A [m, k] B [n, k]' by tile x tile blocks from shared memory.
 LevelBytes Product(double m, double n, double k, double tile) {
   const double columns = std::min(n, tile);
@@ -97,12 +114,18 @@ double RectanglePairs(const AttentionCall& call) {
   return pairs;
 }
 
+double ExpansionFlops(const AttentionCall& call) {
+  return call.expanded_from == 0
+             ? 0
+             : 2 * KeptKeys(call) * call.expanded_from * call.heads * 2 * call.dim_v;
+}
+
 Cost AttentionFloor(const AttentionCall& call) {
-  const double cache =
-      KeptKeys(call) * call.kv_heads * static_cast<double>(CacheBytesPerToken(call));
-  const double rows = Queries(call) * call.heads * (call.dim_qk + call.dim_v) * kBf16Bytes;
-  return {.bytes = cache + rows,
-          .flops = 2 * KeptPairs(call) * call.heads * (call.dim_qk + call.dim_v)};
+  double cache = KeptKeys(call) * call.kv_heads * static_cast<double>(CacheBytesPerToken(call));
+  if (call.expanded_from != 0) cache = LatentBytes(call) + ExpansionWeightBytes(call);
+  return {.bytes = cache + Rows(call),
+          .flops =
+              2 * KeptPairs(call) * call.heads * (call.dim_qk + call.dim_v) + ExpansionFlops(call)};
 }
 
 double AttentionExponentials(const AttentionCall& call) { return KeptPairs(call) * call.heads; }
@@ -115,6 +138,9 @@ LevelBytes FusedBytes(const AttentionCall& call, const AttentionTile& tile, doub
   const double out_bytes = tile.rows * call.dim_v * kBf16Bytes;
   LevelBytes total;
   total.hbm = AttentionFloor(call).bytes + 2 * partial_bytes;
+  if (call.expanded_from != 0) {  // gathered, and what is made of it, written and read
+    total.hbm += 2 * (LatentBytes(call) + ExpandedBytes(call));
+  }
   total.l2 = visits * tile_bytes + row_tiles * (q_bytes + out_bytes) + 2 * partial_bytes;
   // Written by the copies; then read as matrix operands.
   total.shared = visits * tile_bytes + row_tiles * q_bytes;
@@ -163,6 +189,9 @@ LevelBytes UnfusedBytes(const AttentionCall& call) {
     product.registers *= call.heads;
     total += product;
     total.l2 += 2 * scores;  // softmax
+  }
+  if (call.expanded_from != 0) {  // keys and values, which are read above, are made first
+    total.hbm += AttentionFloor(call).bytes - Rows(call) + ExpandedBytes(call);
   }
   return total;
 }

@@ -25,6 +25,9 @@ struct AttentionCall {
   int dim_qk = 0;
   int dim_v = 0;
   bool latent = false;  // MLA absorbed: values are the first dim_v elements of the keys
+  // MLA expanded: keys (but for dim_qk - dim_v rotated elements that heads share) and values are
+  // made from so many elements a token, by weights that are read once. 0: the cache holds them.
+  int expanded_from = 0;
   bool causal = true;
   int64_t window = -1;  // >= 0: keys at most this far from the query ...
   int64_t anchors = 0;  // ... or among the first so many are kept
@@ -38,6 +41,7 @@ int64_t CacheBytesPerToken(const AttentionCall& call);
 double KeptPairs(const AttentionCall& call);       // of one head
 double KeptKeys(const AttentionCall& call);        // that some query of their sequence sees
 double RectanglePairs(const AttentionCall& call);  // queries x keys, masked ones too
+double ExpansionFlops(const AttentionCall& call);  // of kept keys; 0 where nothing is expanded
 
 // Bytes through each level. HBM: between memory and L2, each operand once. L2: between L2 and the
 // SMs. Shared: written and read by copies and matrix operands. Registers: operands and float32
@@ -51,8 +55,8 @@ struct LevelBytes {
   LevelBytes& operator+=(const LevelBytes& other);
 };
 
-// FLOPs and bytes that no implementation goes below: unmasked pairs; queries, kept keys and values
-// and outputs once.
+// FLOPs and bytes that no implementation goes below: unmasked pairs and what is expanded; queries,
+// kept keys and values (or what they are expanded from) and outputs once.
 Cost AttentionFloor(const AttentionCall& call);
 double AttentionExponentials(const AttentionCall& call);
 

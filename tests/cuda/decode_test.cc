@@ -389,6 +389,33 @@ TEST(EmulatedDecode, Portable) {
   }
 }
 
+TEST(EmulatedDecode, MlaPortable) {
+  const Case mla = {.kv_heads = 1, .dim_qk = 576, .dim_v = 512, .portable = true};
+  for (const uint64_t seed : {1, 2}) {
+    Case c = mla;
+    c.name = "4 heads, odd lengths";
+    c.kv_lengths = {1, 31, 0, 33, 65, 257};
+    c.num_sms = 3;
+    Check(c, seed);
+    c = mla;
+    c.name = "16 heads, pages of 16, several queries, large logits";
+    c.heads = 16;
+    c.kv_lengths = {70, 130, 8};
+    c.page_tokens = 16;
+    c.query_tokens = {2, 1, 8};
+    c.num_sms = 6;
+    c.logit_scale = 20;
+    Check(c, seed);
+    c = mla;
+    c.name = "40 heads, spans";
+    c.heads = 40;
+    c.kv_lengths = {600, 77};
+    c.page_tokens = 128;
+    c.reduction = ops::Reduction::kSpans;
+    Check(c, seed);
+  }
+}
+
 TEST(EmulatedDecode, MlaSixteenHeads) {
   for (const uint64_t seed : {4, 5}) {
     Check({.name = "mla 16",

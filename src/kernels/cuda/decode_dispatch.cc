@@ -49,11 +49,13 @@ cudaError_t RunDecodeWarpsSm90(CacheCode code, int dim, int rows, const DecodePa
   return cudaErrorNotSupported;
 }
 
-cudaError_t RunDecodeSm80(int dim, int rows, const DecodeParams& params, cudaStream_t stream) {
-  if (dim == 64 && rows == 8) return RunDecodeSm80<64, 8>(params, stream);
-  if (dim == 64 && rows == 16) return RunDecodeSm80<64, 16>(params, stream);
-  if (dim == 128 && rows == 8) return RunDecodeSm80<128, 8>(params, stream);
-  if (dim == 128 && rows == 16) return RunDecodeSm80<128, 16>(params, stream);
+cudaError_t RunDecodeSm80(int dim_v, int rows, const DecodeParams& params, cudaStream_t stream) {
+  if (dim_v == 64 && rows == 8) return RunDecodeSm80<64, 8>(params, stream);
+  if (dim_v == 64 && rows == 16) return RunDecodeSm80<64, 16>(params, stream);
+  if (dim_v == 128 && rows == 8) return RunDecodeSm80<128, 8>(params, stream);
+  if (dim_v == 128 && rows == 16) return RunDecodeSm80<128, 16>(params, stream);
+  if (dim_v == 512 && rows == 16) return RunDecodeLatentSm80<16>(params, stream);
+  if (dim_v == 512 && rows == 32) return RunDecodeLatentSm80<32>(params, stream);
   return cudaErrorNotSupported;
 }
 

@@ -43,6 +43,10 @@ cudaError_t RunDecodeLatentSm90(const DecodeParams& params, cudaStream_t stream)
 template <int kDim, int kRows>
 cudaError_t RunDecodeSm80(const DecodeParams& params, cudaStream_t stream);
 
+// MLA, bf16. kRows: 16, 32.
+template <int kRows>
+cudaError_t RunDecodeLatentSm80(const DecodeParams& params, cudaStream_t stream);
+
 // GQA with free-running warps. kDim: 64, 128; kRows: 8, 16.
 template <CacheCode kCode, int kDim, int kRows>
 cudaError_t RunDecodeWarpsSm90(const DecodeParams& params, cudaStream_t stream);
@@ -52,7 +56,7 @@ cudaError_t RunDecodeWarpsSm90(CacheCode code, int dim, int rows, const DecodePa
                                cudaStream_t stream);
 cudaError_t RunDecode(int dim_qk, int dim_v, int rows, const DecodeParams& params,
                       cudaStream_t stream);
-cudaError_t RunDecodeSm80(int dim, int rows, const DecodeParams& params, cudaStream_t stream);
+cudaError_t RunDecodeSm80(int dim_v, int rows, const DecodeParams& params, cudaStream_t stream);
 cudaError_t RunDecodeSm90(int dim_qk, int dim_v, int rows, const DecodeParams& params,
                           cudaStream_t stream);
 

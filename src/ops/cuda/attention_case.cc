@@ -56,7 +56,9 @@ std::string AttentionCase::Name() const {
   const char* const code = call.cache == cost::CacheEncoding::kInt8  ? "int8 "
                            : call.cache == cost::CacheEncoding::kFp8 ? "e4m3 "
                                                                      : "";
-  if (!decode) {
+  if (!decode && call.expanded_from != 0) {
+    name = fmt::format("mla {}h {}", call.heads, call.causal ? "" : "full ");
+  } else if (!decode) {
     name = fmt::format("{}/{}h d{}{} {} ", call.heads, call.kv_heads, call.dim_qk,
                        call.dim_qk == call.dim_v ? "" : fmt::format("/{}", call.dim_v),
                        call.causal ? "causal" : "full");
@@ -136,6 +138,20 @@ PrefillAttentionShape AttentionCase::PrefillShape() const {
           .dtype = dtype};
 }
 
+MlaPrefillShape AttentionCase::LatentPrefillShape() const {
+  const PrefillAttentionShape shape = PrefillShape();
+  int64_t keys = 0;
+  for (const cost::AttentionSequence& s : call.sequences) keys += s.keys;
+  return {.num_sequences = shape.num_sequences,
+          .num_tokens = shape.num_tokens,
+          .max_kv_tokens = shape.max_kv_tokens,
+          .max_total_kv_tokens = keys,
+          .num_heads = shape.num_heads,
+          .page_tokens = page_tokens,
+          .causal = shape.causal,
+          .dtype = shape.dtype};
+}
+
 Status ParseHeads(const std::string& text, AttentionCase* out) {
   constexpr int64_t kMaxHeads = 4096;
   FATHOM_ASSIGN_OR_RETURN(const auto heads, Pair(text, kMaxHeads, "heads", "QUERY or QUERY/KV"));
@@ -149,6 +165,13 @@ Status ParseHeads(const std::string& text, AttentionCase* out) {
 }
 
 Status ParseDims(const std::string& text, AttentionCase* out) {
+  if (text == "mla" && !out->decode) {
+    out->call.dim_qk = kernels::cuda::kMlaNope + kernels::cuda::kMlaRope;
+    out->call.dim_v = kernels::cuda::kMlaV;
+    out->call.kv_heads = out->call.heads;
+    out->call.expanded_from = kernels::cuda::kMlaLatent;
+    return {};
+  }
   if (text == "mla") {
     out->call.dim_qk = 576;
     out->call.dim_v = 512;
@@ -161,6 +184,7 @@ Status ParseDims(const std::string& text, AttentionCase* out) {
   out->call.dim_qk = dims.first;
   out->call.dim_v = dims.second;
   out->call.latent = false;
+  out->call.expanded_from = 0;
   return {};
 }
 

@@ -5,6 +5,7 @@
 
 #include "cost/attention.h"
 #include "ops/cuda/decode_attention.h"
+#include "ops/cuda/mla_prefill.h"
 #include "ops/cuda/prefill_attention.h"
 
 namespace fathom::ops {
@@ -21,9 +22,11 @@ struct AttentionCase {
 
   DecodeAttentionShape DecodeShape() const;
   PrefillAttentionShape PrefillShape() const;
+  ops::MlaPrefillShape LatentPrefillShape() const;  // where keys are expanded
 };
 
-// "32/8" and "128", "192/128" or "mla" (576/512, one kv head).
+// "32/8" and "128", "192/128" or "mla" (decode: 576/512, one kv head; prefill: 192/128, expanded
+// from latents).
 Status ParseHeads(const std::string& text, AttentionCase* out);
 Status ParseDims(const std::string& text, AttentionCase* out);
 // "8192", "32x8k", "1x64k,63x1k": [COUNTx]KEYS, k = 1024. `queries`: of each sequence; 0: 1 for

@@ -13,7 +13,8 @@ namespace cuda = kernels::cuda;
 using cuda::CacheCode;
 
 constexpr int kSpanTokens = 256;
-constexpr int64_t kAlignment = 256;  // of each array in the workspace
+constexpr int kMinLatentPartTiles = 12;  // where an SM may have two parts
+constexpr int64_t kAlignment = 256;      // of each array in the workspace
 
 int64_t Align(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -204,14 +205,24 @@ Result<DecodeAttentionPlan> PlanDecodeAttention(const DecodeAttentionShape& shap
   DecodeAttentionPlan plan;
   plan.shape = shape;
   FATHOM_ASSIGN_OR_RETURN(plan.kernel, ChooseKernel(family, rows, tuning.rows));
+  // An SM has 1 KiB more than a block may have, and gives each block 1 KiB more than it asks for.
+  constexpr int64_t kReserved = 1024;
+  plan.kernel.blocks_per_sm = static_cast<int>(std::min<int64_t>(
+      plan.kernel.blocks_per_sm,
+      (gpu.shared_bytes_per_block + kReserved) / (plan.kernel.shared_bytes + kReserved)));
   plan.rows = plan.kernel.rows;
   plan.row_tiles = (rows + plan.rows - 1) / plan.rows;
   plan.line_size = static_cast<int32_t>(LineSize(shape));
   const int groups = Groups(plan);
-  const int per_sm = tuning.parts_per_sm != 0 ? tuning.parts_per_sm : plan.kernel.blocks_per_sm;
+  int per_sm = tuning.parts_per_sm != 0 ? tuning.parts_per_sm : plan.kernel.blocks_per_sm;
+  const int max_tiles = cuda::DecodeTiles(shape.max_kv_tokens);
+  if (tuning.parts_per_sm == 0 && plan.kernel.latent() &&
+      int64_t{max_tiles} * shape.num_sequences * groups <
+          int64_t{kMinLatentPartTiles} * gpu.num_sms * per_sm) {
+    per_sm = 1;  // shorter parts cost more in partial results than a second block hides
+  }
   plan.num_parts = std::max(1, gpu.num_sms * per_sm / groups);
 
-  const int max_tiles = cuda::DecodeTiles(shape.max_kv_tokens);
   switch (options.reduction) {
     case Reduction::kBalanced:
       plan.split = {.min_segment_tiles = 1, .max_segments = 0};
@@ -243,8 +254,8 @@ Result<DecodeAttentionPlan> PlanDecodeAttention(const DecodeAttentionShape& shap
                                shape.num_heads * (shape.head_dim_v / 64);
   plan.merge_inside =
       plan.merge_by_block && plan.kernel.latent() && !plan.kernel.quantised &&
-      plan.split.max_segments == 0 && plan.kernel.blocks_per_sm == 1 &&
-      plan.num_parts * groups <= gpu.num_sms &&
+      plan.kernel.kind != KernelKind::kPortable && plan.split.max_segments == 0 &&
+      plan.kernel.blocks_per_sm == 1 && plan.num_parts * groups <= gpu.num_sms &&
       (plan.kernel.kind == KernelKind::kWide || merge_blocks > cuda::kMergeRehearsalBlocks);
 
   plan.workspace_bytes = LayOut(plan).total;

@@ -315,5 +315,36 @@ TEST(DecodeSchedule, SegmentsDependOnTheSequenceAlone) {
   }
 }
 
+TEST(PlanDecodeAttention, LatentsOnAnyGpu) {
+  const DecodeAttentionShape few = {.num_sequences = 64,
+                                    .num_heads = 16,
+                                    .num_kv_heads = 1,
+                                    .head_dim_qk = 576,
+                                    .head_dim_v = 512,
+                                    .max_kv_tokens = 8192};
+  DecodeAttentionShape many = few;
+  many.num_heads = 128;
+  // Of compute capability 8.6 and 8.9 a block has 99 KiB.
+  const GpuLimits small = {
+      .compute_major = 8, .compute_minor = 9, .num_sms = 142, .shared_bytes_per_block = 101376};
+  for (const GpuLimits& gpu : {small, kH200}) {
+    const auto narrow = PlanDecodeAttention(few, {.portable = true}, gpu);
+    ASSERT_TRUE(narrow) << narrow.error().message;
+    EXPECT_EQ(narrow->kernel.kind, KernelKind::kPortable);
+    EXPECT_EQ(narrow->rows, 16);
+    EXPECT_EQ(narrow->num_parts, gpu.num_sms * (gpu.compute_major == 9 ? 2 : 1));
+    EXPECT_FALSE(narrow->merge_inside);
+    const auto wide = PlanDecodeAttention(many, {.portable = true}, gpu);
+    ASSERT_TRUE(wide);
+    EXPECT_EQ(wide->rows, 32);
+    EXPECT_EQ(wide->row_tiles, 4);
+    EXPECT_EQ(wide->num_parts, gpu.num_sms / 4);
+  }
+  EXPECT_NE(PlanDecodeAttention(few, {}, kH200)->kernel.kind, KernelKind::kPortable);
+  DecodeAttentionShape alone = few;
+  alone.num_sequences = 1;  // parts of a second block would be too short
+  EXPECT_EQ(PlanDecodeAttention(alone, {.portable = true}, kH200)->num_parts, kH200.num_sms);
+}
+
 }  // namespace
 }  // namespace fathom::ops

@@ -12,6 +12,9 @@ std::string WhyNoKernel(const AttentionCase& problem) {
   if (!problem.decode && problem.call.cache != cost::CacheEncoding::kBF16) {
     return "none: no CUDA prefill kernel reads a quantised cache";
   }
+  if (problem.call.expanded_from != 0 && problem.call.window >= 0) {
+    return "none: MLA prefill from latent pages has no window";
+  }
   return {};
 }
 
@@ -42,6 +45,18 @@ Planned PlanDecode(const AttentionCase& problem, const cost::Hardware& hardware,
 
 Planned PlanPrefill(const AttentionCase& problem, const cost::Hardware& hardware,
                     const ExplainOptions& options, const std::vector<WorkUnit>& units) {
+  if (problem.call.expanded_from != 0) {
+    const auto plan = PlanMlaPrefill(problem.LatentPrefillShape(),
+                                     {.tuning = options.prefill_tuning}, LimitsOf(hardware));
+    if (!plan) return {.text = "none: " + plan.error().message};
+    Planned planned{.text = plan->Describe(), .kernel = plan->prefill.kernel};
+    // Where there are parts, each has a schedule of its own.
+    if (plan->num_parts == 1) planned.schedule = ReportPrefill(plan->prefill, units, hardware);
+    const double states = plan->num_parts == 1 ? 0 : plan->num_parts;
+    planned.partial_bytes =
+        states * plan->shape.num_tokens * plan->shape.num_heads * (plan->shape.v_dim * 2.0 + 4.0);
+    return planned;
+  }
   const auto plan = PlanPrefillAttention(problem.PrefillShape(), {.tuning = options.prefill_tuning},
                                          LimitsOf(hardware));
   if (!plan) return {.text = "none: " + plan.error().message};
@@ -59,6 +74,7 @@ Result<Explanation> Explain(const AttentionCase& problem, const cost::Hardware& 
   e.name = problem.Name();
   e.gpu = hardware.name;
   e.floor = cost::AttentionFloor(call);
+  e.expansion_flops = cost::ExpansionFlops(call);
   e.roofs = cost::AttentionRoofs(call, hardware);
   e.ridge = hardware.bf16_flops_per_s / hardware.memory_bytes_per_s;
   e.unfused = cost::UnfusedBytes(call);
@@ -93,7 +109,8 @@ Result<Explanation> Explain(const AttentionCase& problem, const cost::Hardware& 
     k.fused = cost::FusedBytes(
         call, {.rows = kernel.rows, .keys = kernel.keys, .swapped = problem.decode}, visits,
         static_cast<double>(units.size()) * heads, planned.partial_bytes);
-    k.flops = visits * 2 * kernel.rows * kernel.keys * (call.dim_qk + call.dim_v);
+    k.flops = visits * 2 * kernel.rows * kernel.keys * (call.dim_qk + call.dim_v) +
+              cost::ExpansionFlops(call);
     k.shared_us =
         k.fused.shared /
         (cost::SmLimitsOf(hardware).shared_bytes_per_clock * hardware.num_sms * hardware.clock_hz) *
@@ -112,7 +129,9 @@ Result<Explanation> Explain(const AttentionCase& problem, const cost::Hardware& 
   for (const std::string& name : names) {
     FATHOM_ASSIGN_OR_RETURN(PolicyRow row,
                             EvaluatePolicy(name, problem, hardware, options.global_gb_per_s));
-    if (name == "fathom") row.obstacle = e.schedule ? "" : "no plan on this GPU, see above";
+    if (name == "fathom") {
+      row.obstacle = e.plan.starts_with("none") ? "no plan on this GPU, see above" : "";
+    }
     e.policies.push_back(std::move(row));
   }
   return e;
@@ -126,9 +145,12 @@ std::string ToText(const Explanation& e) {
   const auto bytes = [](double value) { return HumanBytes(static_cast<uint64_t>(value)); };
   line("{} on {}", e.name, e.gpu);
   line(
-      "  work   {:.4g} GFLOP in unmasked pairs, {} through memory: {:.3g} FLOP a byte (ridge "
+      "  work   {:.4g} GFLOP in unmasked pairs{}, {} through memory: {:.3g} FLOP a byte (ridge "
       "{:.0f})",
-      e.floor.flops / 1e9, bytes(e.floor.bytes), e.floor.flops / e.floor.bytes, e.ridge);
+      (e.floor.flops - e.expansion_flops) / 1e9,
+      e.expansion_flops > 0 ? fmt::format(" and {:.4g} to expand latents", e.expansion_flops / 1e9)
+                            : "",
+      bytes(e.floor.bytes), e.floor.flops / e.floor.bytes, e.ridge);
   for (size_t i = 0; i < e.roofs.size(); ++i) {
     line("  {}  {:>9.2f} us at {:.4g} {}/s of {}{}", i == 0 ? "roofs" : "     ",
          e.roofs[i].seconds() * 1e6, e.roofs[i].per_s / 1e12,

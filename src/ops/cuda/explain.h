@@ -24,6 +24,7 @@ struct Explanation {
   std::string name;
   std::string gpu;
   cost::Cost floor;               // what no implementation goes below
+  double expansion_flops = 0;     // of its FLOPs, those that make keys and values of latents
   std::vector<cost::Roof> roofs;  // the one that binds first
   double ridge = 0;               // FLOPs a byte where HBM and tensor cores take equally long
   cost::LevelBytes unfused;

@@ -131,7 +131,10 @@ TEST(Explain, WindowVisitsFewTiles) {
 }
 
 TEST(Explain, OtherGpusAndShapesSayWhyThereIsNoPlan) {
-  const Explanation a100 = Explained(Case(true, "16", "mla", "8k"), "A100");
+  AttentionCase quantised = Case(true, "16", "mla", "8k");
+  EXPECT_TRUE(Explained(quantised, "A100").schedule);
+  quantised.call.cache = cost::CacheEncoding::kFp8;
+  const Explanation a100 = Explained(quantised, "A100");
   EXPECT_THAT(a100.plan, HasSubstr("needs compute capability 9.0"));
   EXPECT_FALSE(a100.schedule);
   EXPECT_TRUE(a100.kernel);  // its tiles are priced all the same
@@ -139,6 +142,28 @@ TEST(Explain, OtherGpusAndShapesSayWhyThereIsNoPlan) {
   EXPECT_THAT(odd.plan, HasSubstr("Refused: gqa_d64"));
   EXPECT_FALSE(odd.kernel);
   EXPECT_GT(odd.floor_us(), 0);
+}
+
+TEST(Explain, PrefillFromLatents) {
+  AttentionCase problem = Case(false, "16", "mla", "64k");
+  problem.page_tokens = 64;
+  problem.call.sequences = {{2048, 65536}};
+  const Explanation e = Explained(problem);
+  EXPECT_EQ(e.name, "mla 16h 2048 of 65536");
+  EXPECT_DOUBLE_EQ(e.expansion_flops, 2.0 * 65536 * 512 * 16 * 256);
+  // As the benchmark computes it: 65536 keys of 2048 queries but for the triangle above them.
+  EXPECT_DOUBLE_EQ(e.floor.flops - e.expansion_flops,
+                   2.0 * (2048.0 * 65536 - 2048.0 * 2047 / 2) * 16 * 320);
+  EXPECT_EQ(e.roofs.front().name, "tensor cores");
+  EXPECT_THAT(e.plan, HasSubstr("2 parts of 32768 keys"));
+  EXPECT_TRUE(e.kernel);
+  EXPECT_FALSE(e.schedule);  // one for each part
+  EXPECT_THAT(ToText(e), HasSubstr("and 274.9 to expand latents"));
+  problem.call.window = 512;
+  EXPECT_THAT(Explained(problem).plan, HasSubstr("has no window"));
+  problem.call.window = -1;
+  problem.call.sequences = {{4096, 4096}};
+  EXPECT_TRUE(Explained(problem, "A100").schedule);
 }
 
 TEST(Explain, TextShowsEverything) {

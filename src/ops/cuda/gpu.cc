@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "kernels/cuda/sm80/decode/config.h"
+#include "kernels/cuda/sm80/decode_latent/config.h"
 #include "kernels/cuda/sm80/prefill/config.h"
 #include "kernels/cuda/sm90/decode/config.h"
 #include "kernels/cuda/sm90/decode_latent/config.h"
@@ -90,6 +91,20 @@ constexpr AttentionKernel PortableDecode(const char* family) {
           KernelKind::kPortable};
 }
 
+template <int kRows>
+constexpr AttentionKernel PortableLatent(const char* family) {
+  using Config = sm80::LatentConfig<kRows>;
+  return {family,
+          Config::kDimQk,
+          Config::kDimV,
+          kRows,
+          Config::kTile,
+          Config::kThreads,
+          Config::kBlocksPerSm,
+          Config::kSharedBytes,
+          KernelKind::kPortable};
+}
+
 template <int kDimQk, int kDimV>
 constexpr AttentionKernel PortablePrefill(const char* family) {
   using Config = sm80::PrefillConfig<kDimQk, kDimV>;
@@ -145,6 +160,8 @@ constexpr std::array kDecode = {
     PortableDecode<64, 16>("gqa_d64_portable"),
     PortableDecode<128, 8>("gqa_d128_portable"),
     PortableDecode<128, 16>("gqa_d128_portable"),
+    PortableLatent<16>("mla_576_512_portable"),
+    PortableLatent<32>("mla_576_512_portable"),
 };
 
 constexpr std::array kPrefill = {

@@ -35,7 +35,7 @@ struct AttentionKernel {
   int rows = 0;  // query rows of a block's tile
   int keys = 0;  // of a tile
   int threads = 0;
-  int blocks_per_sm = 0;
+  int blocks_per_sm = 0;     // where the SM's shared memory holds them
   int64_t shared_bytes = 0;  // of a block
   KernelKind kind = KernelKind::kWarpgroups;
   bool quantised = false;   // takes int8 and e4m3 caches, and only those

@@ -88,14 +88,20 @@ TEST(ArgumentErrors, ListWhatTheGpuSupportsAndWhyEachKernelWasRefused) {
       AllOf(
           HasSubstr("decode attention, head dims 96/96, BF16: no kernel. Refused: gqa_d64 (head "
                     "dims 64/64); gqa_d128 (head dims 128/128); mla_576_512 (head dims 576/512);"),
-          HasSubstr("gqa_d128_portable (head dims 128/128). Supported on this GPU: head dims "
+          HasSubstr("mla_576_512_portable (head dims 576/512). Supported on this GPU: head dims "
                     "64/64, head dims 128/128, head dims 576/512")));
   decode.head_dim_qk = 576;
   decode.head_dim_v = 512;
   decode.num_kv_heads = 1;
-  EXPECT_THAT(DecodeError(decode, LimitsOf(*cost::FindHardware("A100"))),
-              AllOf(HasSubstr("mla_576_512 (needs compute capability 9.0, this GPU has 8.0)"),
-                    HasSubstr("Supported on this GPU: head dims 64/64, head dims 128/128")));
+  const GpuLimits a100 = LimitsOf(*cost::FindHardware("A100"));
+  EXPECT_EQ(DecodeError(decode, a100), "accepted");
+  decode.code = kernels::cuda::CacheCode::kE4m3;
+  EXPECT_THAT(
+      DecodeError(decode, a100),
+      AllOf(HasSubstr("mla_576_512_quantised (needs compute capability 9.0, this GPU has 8.0)"),
+            HasSubstr("mla_576_512_portable (bf16 cache only). Supported on this GPU: head dims "
+                      "64/64, head dims 128/128, head dims 576/512")));
+  decode.code = kernels::cuda::CacheCode::kBf16;
   decode.head_dim_qk = decode.head_dim_v = 128;
   decode.num_kv_heads = 8;
   GpuLimits volta = kH200;

@@ -37,7 +37,7 @@ struct MlaPrefillShape {
 
 struct MlaPrefillOptions {
   bool portable = false;  // kernels that need nothing newer than sm_80, also on newer GPUs
-  int64_t expanded_bytes = int64_t{256} << 20;  // at most, of a part's latents, keys and values
+  int64_t expanded_bytes = int64_t{512} << 20;  // at most, of a part's latents, keys and values
   int32_t max_states = 8;  // partial results kept until they are merged, 2 to 16
   PrefillTuning tuning;
 };

@@ -36,13 +36,14 @@ TEST(PlanMlaPrefill, PartsFitTheWorkspaceAndAreEven) {
 
 TEST(PlanMlaPrefill, PartialResultsAreBounded) {
   // 256 MiB hold 3968 keys of 128 heads: 9 parts of 32768 keys, of which 8 are merged at once.
-  const auto all = PlanMlaPrefill(Chunk(128, 64, 32768), {}, kH200);
+  const MlaPrefillOptions options = {.expanded_bytes = int64_t{256} << 20};
+  const auto all = PlanMlaPrefill(Chunk(128, 64, 32768), options, kH200);
   ASSERT_TRUE(all);
   EXPECT_EQ(all->num_parts, 9);
   constexpr int64_t kRow = 128 * 2 + 4;
   constexpr int64_t kRows = 64 * 128;
   EXPECT_NEAR(all->state_bytes, kRows * (7 * kRow + 4 + 128 * 4 + 4), 2048);
-  const auto longer = PlanMlaPrefill(Chunk(128, 64, 1 << 20), {}, kH200);
+  const auto longer = PlanMlaPrefill(Chunk(128, 64, 1 << 20), options, kH200);
   EXPECT_EQ(longer->state_bytes, all->state_bytes);
   const auto wider =
       PlanMlaPrefill(Chunk(128, 64, 32768), {.expanded_bytes = int64_t{1} << 30}, kH200);
