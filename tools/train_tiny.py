@@ -12,6 +12,11 @@ heart. Hence two steps: a larger teacher with dropout sees the corpus about ten 
 down its likeliest next tokens after every position; the shipped model then learns from those and
 from the text together. Long sequences come last. Experts are trained through their fp8 rounding.
 
+    tools/train_tiny.py CORPUS tiny-distill --extend models/tiny-distill --minutes 1.5 --out DIR
+
+goes on from a checkpoint with sequences of 8192 alone. Its teacher is the checkpoint itself with 512
+to 2048 tokens in sight, so what lies further back may help and must not disturb.
+
 Written to --out: the checkpoint, train_log.json, loss.png, report.json (bits per byte of the
 validation documents, bits by position, the comparison with transformers, samples) and
 transformers.safetensors (that comparison's logits, for tools/make_golden.py --shipped).
@@ -24,6 +29,7 @@ import argparse
 import json
 import math
 import pathlib
+import shutil
 import sys
 import time
 import traceback
@@ -132,6 +138,7 @@ FAMILIES = {"tiny-deepseek": ("deepseek", TINY_DEEPSEEK), "tiny-distill": ("qwen
 CONVERSATIONS = 3000
 TEACHER_STAGES = ((0.0, 1024), (0.75, 2048))
 STAGES = ((0.0, 1024), (0.6, 2048), (0.88, 8192))  # (share of the time, sequence length)
+EXTENSION_SETTINGS = optim.Settings(muon_lr=0.002, adam_lr=0.0003, warmup_steps=20, flat_share=0.1)
 ASK = text.ASSISTANT + text.THINK + "\n"  # the generation prompt
 PROMPTS = [
     text.BOS + "Once upon a time",
@@ -247,9 +254,14 @@ def main() -> None:
     parser.add_argument("--teacher-dropout", type=float, default=0.15)
     parser.add_argument("--dropout", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--extend", type=pathlib.Path, help="a checkpoint (Qwen2) to go on from")
     args = parser.parse_args()
+    if args.extend and args.model != "tiny-distill":
+        parser.error("--extend reads bfloat16 checkpoints only: tiny-distill")
 
     args.out.mkdir(parents=True, exist_ok=True)
+    if args.extend:
+        shutil.copy(args.extend / "tokenizer.json", args.out)
     torch.manual_seed(args.seed)
     family, config = FAMILIES[args.model]
     train_text = text.read_corpus(args.corpus, "train")
@@ -260,8 +272,14 @@ def main() -> None:
     print(f"{len(stream.tokens)} tokens after {time.time() - started:.0f} s", flush=True)
 
     begin, logs, teacher = time.time(), {}, None
-    settings = optim.Settings()
-    if args.teacher_share > 0:
+    settings, stages = optim.Settings(), STAGES
+    with torch.device("cuda"):
+        model = models.Model(config, args.dropout)
+    if args.extend:
+        export.read_checkpoint(model, args.extend)
+        settings, stages = EXTENSION_SETTINGS, ((0.0, 8192),)
+        teacher = training.watch_teacher(model, stream, args.teacher_weight)
+    elif args.teacher_share > 0:
         with torch.device("cuda"):
             large = models.Model(teacher_config(config["vocab_size"]), args.teacher_dropout)
         deadline = begin + 60 * args.minutes * args.teacher_share
@@ -271,12 +289,10 @@ def main() -> None:
         teacher = training.watch_teacher(large, stream, args.teacher_weight)
         print(f"teacher watched after {time.time() - started:.0f} s", flush=True)
         del large
-    with torch.device("cuda"):
-        model = models.Model(config, args.dropout)
     size = sum(p.numel() for p in model.parameters())
     print(f"{args.model}: {size / 1e6:.2f} M parameters", flush=True)
     deadline = begin + 60 * args.minutes
-    logs["student"] = training.train(model, stream, deadline, STAGES, settings, teacher, report)
+    logs["student"] = training.train(model, stream, deadline, stages, settings, teacher, report)
 
     export.write_checkpoint(model, tokenizer, args.out)
     export.write_json(args.out / "train_log.json", logs)

@@ -41,6 +41,14 @@ def hub_tensors(model: models.Model) -> dict[str, torch.Tensor]:
     return {name: t.contiguous().cpu() for name, t in sorted(tensors.items())}
 
 
+def read_checkpoint(model: models.Model, folder: pathlib.Path) -> None:
+    """The inverse of hub_tensors for checkpoints without fp8 experts."""
+    stored = load_file(folder / "model.safetensors", device=str(model.inv_freq.device))
+    if "lm_head.weight" not in stored:  # tied
+        stored["lm_head.weight"] = stored["model.embed_tokens.weight"]
+    model.load_state_dict({name: t.float() for name, t in stored.items()})
+
+
 def write_json(path: pathlib.Path, value) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
