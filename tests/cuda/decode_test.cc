@@ -199,7 +199,7 @@ void Check(const Case& c, uint64_t seed) {
 }
 
 TEST(EmulatedDecode, Gqa) {
-  for (const uint64_t seed : {1, 2, 3}) {
+  for (const uint64_t seed : Seeds({1, 2, 3})) {
     Check({.name = "odd lengths", .kv_lengths = {1, 63, 65, 0, 200}}, seed);
     Check({.name = "d128, pages of 16",
            .heads = 8,
@@ -231,7 +231,7 @@ INSTANTIATE_TEST_SUITE_P(Codes, EmulatedFreeWarps,
 
 TEST_P(EmulatedFreeWarps, AgreeWithFloat64) {
   const CacheCode code = GetParam();
-  for (const uint64_t seed : {1, 2, 3}) {
+  for (const uint64_t seed : Seeds({1, 2, 3})) {
     Check({.name = "odd lengths",
            .kv_lengths = {1, 63, 65, 0, 200},
            .kernel = ops::DecodeKernel::kWarps,
@@ -262,7 +262,7 @@ TEST_P(EmulatedFreeWarps, AgreeWithFloat64) {
 
 TEST(EmulatedDecode, MlaQuantised) {
   for (const CacheCode code : {CacheCode::kInt8, CacheCode::kE4m3}) {
-    for (const uint64_t seed : {1, 2, 3}) {
+    for (const uint64_t seed : Seeds({1, 2, 3})) {
       Check({.name = "mla 16",
              .heads = 16,
              .kv_heads = 1,
@@ -291,7 +291,7 @@ TEST(EmulatedDecode, MlaQuantised) {
 TEST(EmulatedDecode, TileLists) {
   using ops::sparse::HeadRole;
   for (const CacheCode code : {CacheCode::kBf16, CacheCode::kInt8}) {
-    for (const uint64_t seed : {1, 2, 3}) {
+    for (const uint64_t seed : Seeds({1, 2, 3})) {
       Check({.name = "window and anchors",
              .kv_lengths = {1, 700, 65, 300},
              .code = code,
@@ -367,7 +367,7 @@ TEST(EmulatedDecode, LearnedRows) {
 }
 
 TEST(EmulatedDecode, Portable) {
-  for (const uint64_t seed : {1, 2, 3}) {
+  for (const uint64_t seed : Seeds({1, 2, 3})) {
     Check({.name = "odd lengths", .kv_lengths = {1, 63, 65, 0, 200}, .portable = true}, seed);
     Check({.name = "d128, pages of 16",
            .heads = 8,
@@ -417,7 +417,7 @@ TEST(EmulatedDecode, MlaPortable) {
 }
 
 TEST(EmulatedDecode, MlaSixteenHeads) {
-  for (const uint64_t seed : {4, 5}) {
+  for (const uint64_t seed : Seeds({4, 5})) {
     Check({.name = "mla 16",
            .heads = 16,
            .kv_heads = 1,
@@ -442,7 +442,7 @@ TEST(EmulatedDecode, MlaSixteenHeads) {
 }
 
 TEST(EmulatedDecode, MlaManyHeads) {
-  for (const uint64_t seed : {6, 7}) {
+  for (const uint64_t seed : Seeds({6, 7})) {
     Check({.name = "mla 128",
            .heads = 128,
            .kv_heads = 1,

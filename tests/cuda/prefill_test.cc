@@ -182,7 +182,7 @@ INSTANTIATE_TEST_SUITE_P(Kernels, EmulatedPrefill, testing::Bool(), [](const aut
 });
 
 TEST_P(EmulatedPrefill, Causal) {
-  for (const uint64_t seed : {1, 2}) {
+  for (const uint64_t seed : Seeds({1, 2})) {
     Check({.name = "odd lengths", .kv_lengths = {1, 63, 0, 65, 257}}, seed);
     Check({.name = "d128", .dim_qk = 128, .dim_v = 128, .kv_lengths = {300, 1}}, seed);
     Check({.name = "192/128", .dim_qk = 192, .dim_v = 128, .kv_lengths = {260}, .page_tokens = 16},
@@ -302,7 +302,7 @@ TEST(EmulatedPrefillLists, LearnedRows) {
 }
 
 TEST_P(EmulatedPrefill, WindowAndAnchors) {
-  for (const uint64_t seed : {5, 6}) {
+  for (const uint64_t seed : Seeds({5, 6})) {
     Check({.name = "window", .kv_lengths = {700}, .window = 100, .anchors = 10}, seed);
     Check({.name = "window, two tiles of anchors",
            .dim_qk = 128,

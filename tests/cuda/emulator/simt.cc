@@ -37,10 +37,16 @@ fathom_switch_stack:
 )");
 extern "C" void fathom_switch_stack(void** save, void* load);
 
+#ifdef FATHOM_SIMT_WATCHED
+// Every warpgroup of prefill clears the same rows of a tile that all of them multiply, so that none
+// waits for another: zeros over zeros.
+extern "C" const char* __tsan_default_suppressions() { return "race:*ZeroDeadValues*\n"; }
+#endif
+
 namespace fathom::simt {
 namespace {
 
-constexpr size_t kStackBytes = 64 * 1024;
+constexpr size_t kStackBytes = (kWatched ? 512 : 64) * 1024;
 constexpr size_t kGatherBytes = 64;  // of one lane
 constexpr uint32_t kSharedStart =
     1024;  // as on the chip, dynamic shared memory does not start at 0
@@ -50,12 +56,14 @@ struct WarpState {
   int arrived = 0;
   int alive = 0;
   uint64_t generation = 0;
+  uint64_t order[2];  // addresses for Acquire and Release: even and odd generations
 };
 
 struct Barrier {
   int arrived = 0;
   int threads = 0;
   uint64_t generation = 0;
+  uint64_t order[2];
 };
 
 struct Warpgroup {
@@ -83,6 +91,7 @@ struct MatrixGroup {
 
 struct Thread {
   void* stack_top = nullptr;
+  void* fiber = nullptr;
   uint8_t* stack = nullptr;
   Block* block = nullptr;
   unsigned index = 0;
@@ -99,12 +108,15 @@ struct Thread {
 struct Delayed {
   uint64_t turn = 0;
   std::function<void()> action;
+  std::unique_ptr<uint64_t> order = std::make_unique<uint64_t>();
 };
 
 uint64_t g_state = 1;
 uint64_t g_seed = 1;
 Thread* g_thread = nullptr;
 void* g_scheduler = nullptr;
+void* g_scheduler_fiber = nullptr;
+uint64_t g_end;  // what threads and copies did is ordered before what follows the grid
 const std::function<void()>* g_body = nullptr;
 std::vector<Thread> g_threads;
 std::vector<Block> g_blocks;
@@ -113,11 +125,14 @@ uint64_t g_turn = 0;
 bool g_moved = false;  // something happened in this round
 size_t g_shared_bytes = 0;
 std::vector<uint8_t*> g_stacks;
+std::deque<void*> g_retired;
 
 void Entry() {
   (*g_body)();
   g_thread->finished = true;
   g_moved = true;
+  Release(&g_end);
+  SwitchFiber(g_scheduler_fiber);
   fathom_switch_stack(&g_thread->stack_top, g_scheduler);
   std::abort();
 }
@@ -135,22 +150,51 @@ void Start(Thread* thread, size_t i) {
   *--top = reinterpret_cast<void*>(&Entry);
   for (int r = 0; r < 6; ++r) *--top = nullptr;
   thread->stack_top = top;
+  thread->fiber = NewFiber();
+}
+
+// ThreadSanitizer forgets how an ended fiber came to its accesses and then reports none of them: it
+// ends late. It knows 8128 at a time.
+void Retire(void* fiber) {
+  constexpr size_t kKept = 4096;
+  g_retired.push_back(fiber);
+  while (g_retired.size() > kKept) {
+    EndFiber(g_retired.front());
+    g_retired.pop_front();
+  }
 }
 
 void Resume(Thread* thread) {
   g_thread = thread;
   threadIdx = Dim3(thread->index, 0, 0);
   blockIdx = thread->block->index;
+  g_scheduler_fiber = CurrentFiber();
+  SwitchFiber(thread->fiber);
   fathom_switch_stack(&g_scheduler, thread->stack_top);
+  if (thread->finished) Retire(thread->fiber);
   g_thread = nullptr;
+}
+
+// As nobody's access: it comes after what its thread did before, and before who waits for it.
+void RunCopy(Delayed& delayed) {
+  void* const scheduler = CurrentFiber();
+  void* const fiber = NewFiber();
+  SwitchFiber(fiber);
+  Acquire(delayed.order.get());
+  delayed.action();
+  delayed.action = nullptr;
+  Release(&g_end);
+  SwitchFiber(scheduler);
+  Retire(fiber);
 }
 
 void RunDelayed() {
   for (size_t i = 0; i < g_delayed.size();) {
     if (g_delayed[i].turn <= g_turn) {
-      auto action = std::move(g_delayed[i].action);
+      const Unwatched emulator;
+      Delayed delayed = std::move(g_delayed[i]);
       g_delayed.erase(g_delayed.begin() + static_cast<std::ptrdiff_t>(i));
-      action();
+      RunCopy(delayed);
       g_moved = true;
     } else {
       ++i;
@@ -217,7 +261,8 @@ void RunBlocks(unsigned first, unsigned count, unsigned threads, unsigned grid_x
     still = g_moved || !g_delayed.empty() ? 0 : still + 1;
     if (still > 2000) ReportAndAbort();
   }
-  for (Delayed& d : g_delayed) d.action();  // a block may not end with copies under way
+  const Unwatched emulator;
+  for (Delayed& d : g_delayed) RunCopy(d);  // a block may not end with copies under way
   if (!g_delayed.empty()) {
     std::fprintf(stderr, "simt: a block ended with %zu copies under way\n", g_delayed.size());
     std::abort();
@@ -244,7 +289,12 @@ void RunGrid(Dim3 grid, unsigned threads, size_t shared_bytes, unsigned together
   g_body = &body;
   g_shared_bytes = shared_bytes;
   const unsigned blocks = grid.x * grid.y;
-  for (unsigned b = 0; b < blocks; b += together) RunBlocks(b, together, threads, grid.x);
+  for (unsigned b = 0; b < blocks; b += together) {
+    RunBlocks(b, together, threads, grid.x);
+    Acquire(&g_end);
+    for (void* fiber : g_retired) EndFiber(fiber);
+    g_retired.clear();
+  }
 }
 
 void Fail(const std::string& what) {
@@ -260,7 +310,10 @@ int Warp() { return static_cast<int>(g_thread->index / kWarp); }
 int CtaRank() { return g_thread->block->rank; }
 void SetWaiting(const char* what) { g_thread->waiting = what; }
 
-void Yield() { fathom_switch_stack(&g_thread->stack_top, g_scheduler); }
+void Yield() {
+  SwitchFiber(g_scheduler_fiber);
+  fathom_switch_stack(&g_thread->stack_top, g_scheduler);
+}
 
 uint8_t* SharedBase() { return g_thread->block->shared.data() + kSharedStart; }
 size_t SharedLimit() { return g_shared_bytes; }
@@ -292,6 +345,7 @@ uint32_t MapToRank(uint32_t address, int rank) {
 }
 
 void GatherWarp(const void* mine, size_t bytes, void* out) {
+  const Unwatched emulator;
   WarpState& warp = g_thread->block->warps[g_thread->index / kWarp];
   const uint64_t generation = warp.generation;
   auto& buffer = warp.gathered[generation % 2];
@@ -307,6 +361,16 @@ void GatherWarp(const void* mine, size_t bytes, void* out) {
   for (int i = 0; i < kWarp; ++i) {
     std::memcpy(static_cast<uint8_t*>(out) + static_cast<size_t>(i) * bytes, buffer[i], bytes);
   }
+}
+
+void SyncWarp() {
+  WarpState& warp = g_thread->block->warps[g_thread->index / kWarp];
+  uint64_t* const order = &warp.order[warp.generation % 2];
+  Release(order);
+  const char mine = 0;
+  char all[kWarp];
+  GatherWarp(&mine, 1, all);
+  Acquire(order);
 }
 
 namespace {
@@ -328,19 +392,28 @@ void BarrierSync(int id, int threads) {
   if (id < 0 || id > 15) Fail("barrier id");
   Barrier& barrier = g_thread->block->barriers[id];
   const uint64_t generation = barrier.generation;
-  if (Arrive(barrier, threads)) return;
-  WaitUntil(kNames[id], [&] { return barrier.generation != generation; });
+  uint64_t* const order = &barrier.order[generation % 2];
+  Release(order);
+  if (!Arrive(barrier, threads)) {
+    WaitUntil(kNames[id], [&] { return barrier.generation != generation; });
+  }
+  Acquire(order);
 }
 
 void BarrierArrive(int id, int threads) {
   if (id < 0 || id > 15) Fail("barrier id");
-  Arrive(g_thread->block->barriers[id], threads);
+  Barrier& barrier = g_thread->block->barriers[id];
+  Release(&barrier.order[barrier.generation % 2]);
+  Arrive(barrier, threads);
 }
 
 void GatherBlock(const void* mine, size_t bytes, void* out) {
   Block& block = *g_thread->block;
   Barrier& barrier = block.barriers[16];
   const uint64_t generation = barrier.generation;
+  uint64_t* const order = &barrier.order[generation % 2];
+  Release(order);
+  const Unwatched emulator;
   auto& buffer = block.gathered[generation % 2];
   buffer.resize(std::max(buffer.size(), bytes * blockDim.x));
   std::memcpy(buffer.data() + bytes * g_thread->index, mine, bytes);
@@ -348,10 +421,13 @@ void GatherBlock(const void* mine, size_t bytes, void* out) {
     WaitUntil("block collective", [&] { return barrier.generation != generation; });
   }
   std::memcpy(out, buffer.data(), bytes * blockDim.x);
+  Acquire(order);
 }
 
 void Later(std::function<void()> action) {
-  g_delayed.push_back({g_turn + Random() % 6, std::move(action)});
+  const Unwatched emulator;
+  Delayed& delayed = g_delayed.emplace_back(g_turn + Random() % 6, std::move(action));
+  Release(delayed.order.get());
 }
 
 void IssueMatrix(std::function<void()> product) { g_thread->issued.push_back(std::move(product)); }
@@ -403,6 +479,7 @@ void WaitCopies(int pending) {
 uint64_t NextMatrixIndex() { return g_thread->matrix_index++; }
 
 void* SharedOfWarpgroup(size_t bytes, const std::function<void(void*)>& make, uint64_t index) {
+  const Unwatched emulator;
   Warpgroup& group = g_thread->block->warpgroups[g_thread->index / 128];
   auto& made = group.made[index];
   if (!made.data) {

@@ -8,11 +8,15 @@
 // wgmma between its commit and its wait. A kernel that reads too early, or overwrites what is still
 // being read, gives wrong results for some seeds. Shared memory starts as NaN.
 //
-// Not modelled: proxies (fence.proxy.async), memory order between threads, time, registers.
+// Built with ThreadSanitizer, it also finds accesses that no barrier orders (order.h).
+//
+// Not modelled: proxies (fence.proxy.async), time, registers.
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
+
+#include "order.h"
 
 namespace fathom::simt {
 
@@ -52,8 +56,9 @@ uint32_t AddressOf(const void* pointer);
 uint8_t* SharedAt(uint32_t address, size_t bytes);
 uint32_t MapToRank(uint32_t address, int rank);
 
-// Collectives of the running warp: out[i] is lane i's bytes.
+// Collectives of the running warp: out[i] is lane i's bytes. Only __syncwarp orders memory.
 void GatherWarp(const void* mine, size_t bytes, void* out);
+void SyncWarp();
 // Of `threads` threads that meet at barrier `id` of the block.
 void BarrierSync(int id, int threads);
 void BarrierArrive(int id, int threads);

@@ -134,11 +134,7 @@ inline unsigned __ballot_sync(unsigned, bool value) {
   return bits;
 }
 inline int __any_sync(unsigned mask, bool value) { return __ballot_sync(mask, value) != 0; }
-inline void __syncwarp(unsigned = ~0u) {
-  char all[32];
-  const char mine = 0;
-  fathom::simt::GatherWarp(&mine, 1, all);
-}
+inline void __syncwarp(unsigned = ~0u) { fathom::simt::SyncWarp(); }
 inline void __syncthreads() { fathom::simt::BarrierSync(0, static_cast<int>(blockDim.x)); }
 inline int __syncthreads_and(bool value) {
   bool all[1024];
@@ -147,12 +143,14 @@ inline int __syncthreads_and(bool value) {
   return value;
 }
 template <class T>
-T atomicAdd(T* at, T value) {
+FATHOM_SIMT_UNWATCHED T atomicAdd(T* at, T value) {
+  fathom::simt::Acquire(at);
   const T old = *at;
   *at += value;
+  fathom::simt::Release(at);
   return old;
 }
-inline float2 atomicAdd(float2* at, float2 v) {
+FATHOM_SIMT_UNWATCHED inline float2 atomicAdd(float2* at, float2 v) {
   const float2 old = *at;
   at->x += v.x, at->y += v.y;
   return old;

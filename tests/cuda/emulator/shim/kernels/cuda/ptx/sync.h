@@ -15,11 +15,13 @@ void RegistersIncrease() {}
 template <int kCount>
 void RegistersDecrease() {}
 
+FATHOM_SIMT_UNWATCHED inline uint32_t GridWord(const uint32_t* word) { return *word; }
 inline void MeetGrid(uint32_t* word) {
-  const uint32_t before = *word;
-  *word += blockIdx.x == 0 ? 0x80000000u - (gridDim.x - 1) : 1;
+  const uint32_t before = GridWord(word);
+  atomicAdd(word, blockIdx.x == 0 ? 0x80000000u - (gridDim.x - 1) : 1);
   simt::Moved();
-  simt::WaitUntil("the blocks of the grid", [=] { return (before ^ *word) >> 31 != 0; });
+  simt::WaitUntil("the blocks of the grid", [=] { return (before ^ GridWord(word)) >> 31 != 0; });
+  simt::Acquire(word);
 }
 inline bool ElectOne() { return threadIdx.x % 32 == 0; }
 
@@ -91,7 +93,7 @@ void MoveMatrices(uint32_t address, uint32_t (&value)[kMatrices], bool store, bo
       }
     }
   }
-  __syncwarp();
+  simt::GatherWarp(&address, 4, addresses);  // no lane goes on before all have moved theirs
 }
 inline void StoreMatrixTransposed(uint32_t address, uint32_t a, uint32_t b) {
   uint32_t v[2] = {a, b};

@@ -27,31 +27,48 @@ void WgmmaWait() {
 template <int kCount>
 void WgmmaFenceRegisters(float (&)[kCount]) {}
 
-// out[i][k], i < count, k < 16.
-inline void ReadOperand(uint64_t descriptor, Major major, int count, float* out) {
+// Where element (i, k) of an operand lies.
+inline uint32_t OperandAddress(uint64_t descriptor, Major major, int i, int k) {
   const auto start = static_cast<uint32_t>(descriptor & 0x3fff) << 4;
   const auto mn_stride = static_cast<uint32_t>(descriptor >> 16 & 0x3fff) << 4;
   const auto atom_stride = static_cast<uint32_t>(descriptor >> 32 & 0x3fff) << 4;
+  uint32_t at = start;
+  if (major == Major::kK) {  // atoms of 8 rows x 128 bytes along i
+    at += static_cast<uint32_t>(i / 8) * atom_stride + static_cast<uint32_t>(i % 8) * 128 +
+          static_cast<uint32_t>(k) * 2;
+  } else {  // atoms of 8 k x 64 i; atom_stride along k, mn_stride along i
+    at += static_cast<uint32_t>(i / 64) * mn_stride + static_cast<uint32_t>(k / 8) * atom_stride +
+          static_cast<uint32_t>(k % 8) * 128 + static_cast<uint32_t>(i % 64) * 2;
+  }
+  return SwizzledOffset(at, 128);
+}
+
+// out[i][k], i < count, k < 16. Once for all threads of a warpgroup: TouchOperand tells who reads.
+FATHOM_SIMT_UNWATCHED inline void ReadOperand(uint64_t descriptor, Major major, int count,
+                                              float* out) {
   for (int i = 0; i < count; ++i) {
     for (int k = 0; k < 16; ++k) {
-      uint32_t at = 0;
-      if (major == Major::kK) {  // atoms of 8 rows x 128 bytes along i
-        at = start + static_cast<uint32_t>(i / 8) * atom_stride +
-             static_cast<uint32_t>(i % 8) * 128 + static_cast<uint32_t>(k) * 2;
-      } else {  // atoms of 8 k x 64 i; atom_stride along k, mn_stride along i
-        at = start + static_cast<uint32_t>(i / 64) * mn_stride +
-             static_cast<uint32_t>(k / 8) * atom_stride + static_cast<uint32_t>(k % 8) * 128 +
-             static_cast<uint32_t>(i % 64) * 2;
-      }
       uint16_t bits;
-      std::memcpy(&bits, simt::SharedAt(SwizzledOffset(at, 128), 2), 2);
+      std::memcpy(&bits, simt::SharedAt(OperandAddress(descriptor, major, i, k), 2), 2);
       out[i * 16 + k] = __bfloat162float({bits});
+    }
+  }
+}
+
+// Every warp reads its rows of A and all of B: here its first lane does.
+inline void TouchOperand(uint64_t descriptor, Major major, int first, int count) {
+  if (!simt::kWatched || simt::Lane() != 0) return;
+  const bool rows = major == Major::kK;
+  for (int i = first; i < first + count; i += rows ? 1 : 8) {
+    for (int k = 0; k < 16; k += rows ? 8 : 1) {
+      simt::TouchRead(simt::SharedAt(OperandAddress(descriptor, major, i, k), 16), 16);
     }
   }
 }
 
 template <int kN>
 const float* OperandB(uint64_t index, uint64_t b, Major major) {
+  TouchOperand(b, major, 0, kN);
   return static_cast<const float*>(simt::SharedOfWarpgroup(
       kN * 16 * sizeof(float),
       [&](void* out) { ReadOperand(b, major, kN, static_cast<float*>(out)); }, index * 2));
@@ -59,7 +76,8 @@ const float* OperandB(uint64_t index, uint64_t b, Major major) {
 
 // a0, a1: rows lane / 4 and + 8 of the warp's 16.
 template <int kN>
-void Multiply(float* d, const float* a0, const float* a1, const float* b, bool accumulate) {
+FATHOM_SIMT_UNWATCHED void Multiply(float* d, const float* a0, const float* a1, const float* b,
+                                    bool accumulate) {
   const int lane = simt::Lane();
   for (int j = 0; j < kN / 8; ++j) {
     for (int c = 0; c < 2; ++c) {
@@ -82,6 +100,7 @@ void WgmmaSS(float (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulate) {
   float* to = d;
   simt::IssueMatrix([=] {
     const int row = simt::Warp() % 4 * 16 + simt::Lane() / 4;
+    TouchOperand(a, kMajorA, simt::Warp() % 4 * 16, 16);
     const auto* left = static_cast<const float*>(simt::SharedOfWarpgroup(
         64 * 16 * sizeof(float),
         [&](void* out) { ReadOperand(a, kMajorA, 64, static_cast<float*>(out)); }, index * 2 + 1));
