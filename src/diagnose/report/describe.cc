@@ -139,7 +139,10 @@ std::vector<std::string> DeviceLines(const Diagnosis& d, Language language) {
                 {"sms", std::to_string(device.num_sms)},
                 {"memory", HumanBytes(memory)}}}));
     }
-    if (devices.size() > working.size()) {
+    // Samples tell how busy a GPU is, not what ran there.
+    const bool traced = std::any_of(d.timeline->tracks.begin(), d.timeline->tracks.end(),
+                                    [id](const Track& track) { return track.source == id; });
+    if (traced && devices.size() > working.size()) {
       lines.push_back(Say(language, Text{"report.devices",
                                          {{"listed", std::to_string(devices.size())},
                                           {"used", std::to_string(working.size())}}}));

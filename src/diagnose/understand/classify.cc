@@ -65,6 +65,15 @@ constexpr Word kKernelWords[] = {
     {"batchdecode", KernelClass::kAttention},
     {"batchprefill", KernelClass::kAttention},
     {"lean_reduction", KernelClass::kAttention},  // cuDNN's split combine
+    // Fathom's own.
+    {"cachewritekernel", KernelClass::kCacheWrite},
+    {"prefillkernel", KernelClass::kAttention},
+    {"decodekernel", KernelClass::kAttention},
+    {"decodewidekernel", KernelClass::kAttention},
+    {"decodewarpskernel", KernelClass::kAttention},
+    {"decodelatentkernel", KernelClass::kAttention},
+    {"decodemergekernel", KernelClass::kAttention},
+    {"mergestateskernel", KernelClass::kAttention},
     // MoE.
     {"fused_moe", KernelClass::kExpert},
     {"grouped_gemm", KernelClass::kExpert},

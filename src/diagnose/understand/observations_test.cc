@@ -197,6 +197,13 @@ TEST(Reports, CountsListedGpusAndNamesUnlistedOnes) {
       TextReport(Diagnose(std::move(u), Thresholds::Default()), Language::kEnglish, {});
   EXPECT_THAT(text, HasSubstr("0 of 1 listed GPUs have work"));
   EXPECT_THAT(text, HasSubstr(fmt::format("GPU {}: has work, but", working)));
+  // Samples list GPUs and hold no work.
+  Timeline samples;
+  samples.AddSource("samples.json", "fathom-samples");
+  samples.sources[0].devices.push_back({.id = 0, .name = "NVIDIA H200"});
+  EXPECT_THAT(
+      TextReport(Diagnose(std::move(samples), Thresholds::Default()), Language::kEnglish, {}),
+      Not(HasSubstr("listed GPUs")));
 }
 
 TEST(Rules, OneStepIsNoLaunchGap) {

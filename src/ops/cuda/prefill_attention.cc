@@ -95,8 +95,11 @@ Result<PrefillAttentionPlan> PlanPrefillAttention(const PrefillAttentionShape& s
   const int64_t head_bytes =
       int64_t{s.num_sequences} * s.max_kv_tokens * (s.head_dim_qk + s.head_dim_v) * 2;
   const int64_t l2_bytes = gpu.l2_bytes > 0 ? gpu.l2_bytes : kDefaultL2Bytes;
+  // Sections end unevenly, so none are made where four fifths of L2 hold all.
+  const int64_t all_bytes = head_bytes * s.num_kv_heads;
+  const int64_t default_bytes = all_bytes <= l2_bytes * 4 / 5 ? all_bytes : l2_bytes * 8 / 15;
   const int64_t section_bytes =
-      options.tuning.l2_section_bytes > 0 ? options.tuning.l2_section_bytes : l2_bytes * 8 / 15;
+      options.tuning.l2_section_bytes > 0 ? options.tuning.l2_section_bytes : default_bytes;
   const int64_t kv_heads = std::clamp<int64_t>(section_bytes / head_bytes, 1, s.num_kv_heads);
   plan.section_heads = static_cast<int32_t>(kv_heads) * (s.num_heads / s.num_kv_heads);
   plan.num_blocks = static_cast<int32_t>(std::min<int64_t>(gpu.num_sms, tiles * s.num_heads));

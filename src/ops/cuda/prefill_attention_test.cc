@@ -33,6 +33,8 @@ TEST(PlanPrefillAttention, CountsTilesAndSections) {
   // 4 x 4096 keys and values of one kv head are 8 MiB: four kv heads fit 32 MiB.
   EXPECT_EQ(plan->section_heads, 16);
   EXPECT_EQ(PlanPrefillAttention(Shape(1, 131072), {}, kH200)->section_heads, 4);
+  // All of 12288 are 48 MiB, four fifths of L2: one section.
+  EXPECT_EQ(PlanPrefillAttention(Shape(1, 12288), {}, kH200)->section_heads, 32);
   EXPECT_EQ(PlanPrefillAttention(Shape(1, 128), {}, kH200)->section_heads, 32);
   // A short prompt has fewer tiles than the GPU has SMs.
   EXPECT_LE(PlanPrefillAttention(Shape(1, 100), {}, kH200)->num_blocks, 32);
