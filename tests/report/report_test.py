@@ -134,6 +134,33 @@ def test_filters_hide_and_jumps_select(browser, tmp_path):
     assert page.problems == []
 
 
+def test_marks_of_a_scale_keep_apart(browser, tmp_path):
+    pages = tmp_path / "pages.json"
+    pages.write_text(json.dumps({
+        "schema": "fathom.page-map/1", "page_tokens": 64, "page_bytes": 73728,
+        "pages": [{"token": 64 * i, "page": i, "channel": i % 4, "bank": 0} for i in range(20)]}))
+    fathom("heatmap", "--page-map", pages, "-o", tmp_path / "map.html")
+    page = open_page(browser, tmp_path / "map.html", 390)
+    picture(page, "address-390-light")
+    # The scale again, with where each of its marks is written.
+    marks = page.evaluate("""() => {
+      const context = document.querySelector('#address canvas').getContext('2d');
+      const marks = [], write = context.fillText.bind(context);
+      context.fillText = (text, x, y) => {
+        const width = context.measureText(text).width;
+        const left = {left: x, center: x - width / 2, right: x - width}[context.textAlign] ?? x;
+        marks.push([text, y, left, left + width]);
+        write(text, x, y);
+      };
+      redraws.forEach((draw) => draw());
+      const last = Math.max(...marks.map((m) => m[1]));
+      return marks.filter((m) => m[1] === last); }""")
+    assert marks[0][0] == "0 B" and marks[-1][0].endswith("KiB")
+    for before, after in zip(marks, marks[1:]):
+        assert before[3] + 4 <= after[2], (before, after)
+    page.context.close()
+
+
 def test_page_without_traces_says_what_is_missing(browser, tmp_path):
     out = tmp_path / "report.html"
     fathom("diagnose", DATA / "logs/sglang_deepseek_v3_decode_tp0.log", "--html", out)

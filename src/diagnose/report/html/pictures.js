@@ -35,6 +35,12 @@ function microseconds(us) {
   return `${Math.round(us * 1e3)} ns`;
 }
 
+function bytesText(bytes) {
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+  const unit = bytes < 1 ? 0 : Math.min(units.length - 1, Math.floor(Math.log2(bytes) / 10));
+  return `${Number((bytes / 1024 ** unit).toPrecision(3))} ${units[unit]}`;
+}
+
 function showTip(event, text) {
   const tip = document.getElementById('tip');
   tip.hidden = !text;
@@ -402,7 +408,11 @@ class HeatPicture {
       context.fillRect(this.left + x, y, 2, 8);
     }
     context.fillStyle = cssColour('--soft');
-    [['left', 0], ['center', 0.5], ['right', 1]].forEach(([align, share]) => {
+    const marks = [['left', 0], ['center', 0.5], ['right', 1]];
+    const widths = marks.map(([, share]) => context.measureText(this.format(share * most)).width);
+    marks.forEach(([align, share], i) => {
+      // The middle one only where it keeps its distance from both others.
+      if (i === 1 && widths[1] / 2 + Math.max(widths[0], widths[2]) + 10 > length / 2) return;
       context.textAlign = align;
       context.fillText(this.format(share * most), this.left + share * length, y + 15);
     });

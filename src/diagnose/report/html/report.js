@@ -431,8 +431,8 @@ function addressMap() {
   const canvas = make('canvas', {class: 'picture'});
   section('address', 'html.address', make('p', {class: 'soft small'}, map.note), canvas);
   const columns = map.values[0].map((_, c) => `${map.first_token + c * map.tokens_per_column}`);
-  const format = (v) => (map.unit === 'ns' ? microseconds(v / 1e3)
-    : `${Number(v.toPrecision(3))} ${map.unit}`.trim());
+  const formats = {ns: (v) => microseconds(v / 1e3), bytes: bytesText};
+  const format = formats[map.unit] ?? ((v) => `${Number(v.toPrecision(3))}`);
   const axes = {row: say('html.address.rows'), column: say('html.address.columns')};
   const picture = new HeatPicture(canvas, axes, (row, column, value) =>
     `${axes.row} ${map.rows[row]}, ${axes.column} ${columns[column]}: ${format(value)}`, format);
