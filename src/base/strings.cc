@@ -4,6 +4,7 @@
 #include <array>
 #include <cctype>
 #include <charconv>
+#include <cmath>
 #include <limits>
 #include <numeric>
 
@@ -48,7 +49,7 @@ std::string HumanBytes(uint64_t bytes) {
 }
 
 std::string HumanNs(int64_t ns) {
-  const auto value = static_cast<double>(ns < 0 ? -ns : ns);
+  const double value = std::fabs(static_cast<double>(ns));
   const char* sign = ns < 0 ? "-" : "";
   if (value < 1e3) return fmt::format("{}{:.0f} ns", sign, value);
   if (value < 999.5e3) return fmt::format("{}{} us", sign, ThreeDigits(value / 1e3));

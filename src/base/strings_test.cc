@@ -12,6 +12,7 @@ TEST(Strings, HumanUnits) {
   EXPECT_EQ(HumanNs(853), "853 ns");
   EXPECT_EQ(HumanNs(-12340), "-12.3 us");
   EXPECT_EQ(HumanNs(999'999), "1.00 ms");
+  EXPECT_EQ(HumanNs(INT64_MIN), "-9223372037 s");
   EXPECT_EQ(HumanNs(1'234'000'000), "1.23 s");
 }
 

@@ -65,6 +65,11 @@ Result<int> Diagnose(const DiagnoseOptions& options) {
   }
   FATHOM_ASSIGN_OR_RETURN(diagnose::Timeline timeline,
                           ReadArtifacts(options.files, options.scrape_seconds));
+  const std::vector<std::string> outputs = {options.json, options.markdown, options.html,
+                                            options.perfetto};
+  std::vector<std::string> inputs = PathsOf(timeline);
+  inputs.push_back(options.thresholds);
+  FATHOM_TRY(CheckOutputs(outputs, inputs));
   const diagnose::Diagnosis diagnosis = diagnose::Diagnose(std::move(timeline), thresholds);
   if (!options.json.empty()) {
     FATHOM_TRY(WriteFile(options.json, diagnose::JsonReport(diagnosis, language).dump(1) + "\n"));
@@ -81,8 +86,7 @@ Result<int> Diagnose(const DiagnoseOptions& options) {
     }));
   }
   // A machine form on standard output leaves no room for the human one.
-  const auto forms = {options.json, options.markdown, options.html, options.perfetto};
-  if (std::find(forms.begin(), forms.end(), "-") == forms.end()) {
+  if (std::find(outputs.begin(), outputs.end(), "-") == outputs.end()) {
     const Style style = StyleFor(STDOUT_FILENO);
     FATHOM_TRY(
         WriteFile("-", diagnose::TextReport(diagnosis, language,
@@ -131,6 +135,10 @@ Result<int> Compare(const CompareOptions& options) {
   }
   FATHOM_ASSIGN_OR_RETURN(diagnose::Timeline before, ReadArtifacts({options.before}));
   FATHOM_ASSIGN_OR_RETURN(diagnose::Timeline after, ReadArtifacts({options.after}));
+  std::vector<std::string> inputs = PathsOf(before);
+  for (std::string& path : PathsOf(after)) inputs.push_back(std::move(path));
+  inputs.push_back(options.thresholds);
+  FATHOM_TRY(CheckOutputs({options.json}, inputs));
   const diagnose::Comparison comparison =
       diagnose::Compare(diagnose::Diagnose(std::move(before), thresholds),
                         diagnose::Diagnose(std::move(after), thresholds));

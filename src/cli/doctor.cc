@@ -14,6 +14,7 @@
 #include "base/strings.h"
 #include "base/write_file.h"
 #include "cli/command.h"
+#include "cli/read_artifacts.h"
 #include "cli/terminal.h"
 #include "diagnose/clock.h"
 #include "diagnose/diagnosis.h"
@@ -285,6 +286,7 @@ Result<int> Doctor(const DoctorOptions& options) {
                           diagnose::LanguageFromName(options.language));
   FATHOM_TRY(CheckRange("--seconds", options.seconds, 1, 3600));
   FATHOM_TRY(CheckRange("--period-ms", options.period_ms, 1, 10'000));
+  FATHOM_TRY(CheckOutputs({options.json, options.record, ScrapesPath(options)}, {}));
   std::optional<Url> url;
   if (!options.url.empty()) {
     FATHOM_ASSIGN_OR_RETURN(url, ParseUrl(options.url));

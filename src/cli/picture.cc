@@ -102,6 +102,9 @@ Result<int> WritePicture(const PictureOptions& options, Picture picture) {
   if (!options.files.empty()) {
     FATHOM_ASSIGN_OR_RETURN(timeline, ReadArtifacts(options.files));
   }
+  std::vector<std::string> inputs = PathsOf(timeline);
+  inputs.push_back(options.page_map);
+  FATHOM_TRY(CheckOutputs({options.out}, inputs));
   if (!options.page_map.empty()) {
     FATHOM_TRY(WriteAddressMap(options, timeline, format, language));
     return kExitDone;

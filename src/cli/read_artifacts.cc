@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <span>
 
 #include "cli/terminal.h"
 #include "diagnose/readers/reader.h"
@@ -72,6 +73,37 @@ Result<diagnose::Timeline> ReadArtifacts(const std::vector<std::string>& paths,
       open);
   fmt::print(stderr, "\r\033[K");
   return timeline;
+}
+
+std::vector<std::string> PathsOf(const diagnose::Timeline& timeline) {
+  std::vector<std::string> paths;
+  for (const diagnose::Source& source : timeline.sources) paths.push_back(source.path);
+  for (const diagnose::SkippedFile& file : timeline.skipped) {
+    if (!file.why.empty()) paths.push_back(file.path);
+  }
+  return paths;
+}
+
+Status CheckOutputs(const std::vector<std::string>& outputs,
+                    const std::vector<std::string>& inputs) {
+  const auto holds = [](std::span<const std::string> files, const std::string& file) {
+    return std::any_of(files.begin(), files.end(), [&](const std::string& other) {
+      std::error_code error;
+      return other == file || (!other.empty() && std::filesystem::equivalent(other, file, error));
+    });
+  };
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const std::string& output = outputs[i];
+    if (output.empty()) continue;
+    if (holds(std::span(outputs).first(i), output)) {
+      return Err(Code::kInvalidArgument, "{}: expected another place for each form, found two",
+                 output == "-" ? "standard output" : output);
+    }
+    if (output != "-" && holds(inputs, output)) {
+      return Err(Code::kInvalidArgument, "{}: is an input, which would be overwritten", output);
+    }
+  }
+  return {};
 }
 
 }  // namespace fathom::cli

@@ -58,7 +58,9 @@ constexpr std::string_view kLogFieldNames[] = {"running",
                                                "weight_bytes",
                                                "kv_cache_bytes",
                                                "expert_balancedness",
-                                               "blocks"};
+                                               "blocks",
+                                               "step_ms",
+                                               "decode_sequences"};
 static_assert(std::size(kLogFieldNames) == kNumLogFields);
 
 struct DefectInfo {

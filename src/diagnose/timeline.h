@@ -211,6 +211,7 @@ enum class LogKind : uint8_t {
   kSpecDecode,  // speculative decoding statistics (vLLM)
   kPrefill,     // SGLang "Prefill batch"
   kDecode,      // SGLang "Decode batch"
+  kIteration,   // one step (vLLM with --enable-logging-iteration-details)
   kStartup,     // capacity, graph capture, memory: facts of the engine's start
   kEvent,       // preemption, retraction, abort, recompilation, warnings: `text` says which
 };
@@ -256,8 +257,10 @@ enum class LogField : uint8_t {
   kKvCacheBytes,        // start-up
   kExpertBalancedness,  // mean / max tokens of the ranks, 0..1
   kBlocks,              // start-up: KV pages of the pool
+  kStepMs,              // wall time of a kIteration
+  kDecodeSequences,     // of a kIteration, each with a token or more to generate
 };
-inline constexpr size_t kNumLogFields = static_cast<size_t>(LogField::kBlocks) + 1;
+inline constexpr size_t kNumLogFields = static_cast<size_t>(LogField::kDecodeSequences) + 1;
 std::string_view LogFieldName(LogField field);
 
 struct LogValue {

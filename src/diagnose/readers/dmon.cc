@@ -66,7 +66,7 @@ class DmonReader {
     };
     const std::optional<std::string_view> gpu = column("gpu");
     const auto device = gpu ? WholeInteger(*gpu) : std::nullopt;
-    if (!device || words.size() < names_.size()) {
+    if (!device || *device < 0 || *device > INT32_MAX || words.size() < names_.size()) {
       stats.Count(Defect::kMalformed, offset);
       return;
     }

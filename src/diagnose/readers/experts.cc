@@ -18,6 +18,11 @@ bool IsRecord(const Record& record) {
          record.Text({"tokens", "count"});
 }
 
+// Counts beyond it are broken, and sums of them would be no numbers.
+constexpr double kMostTokens = 1e15;
+
+bool IsCount(double tokens) { return tokens >= 0 && tokens <= kMostTokens; }
+
 int DetectExperts(std::string_view prefix) {
   RecordStorage storage;
   const std::optional<Record> record = FirstRecord(prefix, &storage);
@@ -42,7 +47,7 @@ void AddCounts(const Json& counts, bool dumps, Timeline& timeline, SourceId sour
     int32_t expert = 0;
     for (const Json& count : row) {
       ++stats.records;
-      if (count.is_number()) {
+      if (count.is_number() && IsCount(count.get<double>())) {
         timeline.expert_loads.push_back({kNoTime, count.get<double>(), layer, expert, -1, source});
         ++stats.kept;
       } else {
@@ -79,8 +84,8 @@ Status ReadRecords(Input& input, Timeline& timeline, SourceId source) {
     const auto layer = record.Integer({"layer", "layer_id"});
     const auto expert = record.Integer({"expert", "expert_id"});
     const auto tokens = record.Number({"tokens", "count"});
-    if (!layer || !expert || !tokens || *layer < 0 || *layer > INT32_MAX || *expert < 0 ||
-        *expert > INT32_MAX) {
+    if (!layer || !expert || !tokens || !IsCount(*tokens) || *layer < 0 || *layer > INT32_MAX ||
+        *expert < 0 || *expert > INT32_MAX) {
       stats.Count(Defect::kMalformed, records.offset());
       continue;
     }

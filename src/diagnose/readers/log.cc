@@ -16,7 +16,8 @@ constexpr size_t kSearchedBytes = 2048;
 // What the lines of each kind hold; enough to tell a log from other text.
 constexpr std::string_view kVllmMarks[] = {
     "Avg prompt throughput: ",      "SpecDecoding metrics: ",   "GPU KV cache size: ",
-    "Graph capturing finished in ", "Maximum concurrency for ", "# GPU blocks: "};
+    "Graph capturing finished in ", "Maximum concurrency for ", "# GPU blocks: ",
+    "iteration elapsed time: "};
 constexpr std::string_view kSglangMarks[] = {"Decode batch", "Prefill batch",
                                              "max_total_num_tokens=", "#retracted_reqs: "};
 constexpr std::string_view kNcclMarks[] = {"] NCCL INFO ", "] NCCL WARN ", " NCCL INFO "};

@@ -86,6 +86,27 @@ void ReadEngineStats(std::string_view text, LogLineBuilder& builder) {
   }
 }
 
+// "Iteration(7): 2 context requests, 900 context tokens, 3 generation requests, 3 generation
+// tokens, iteration elapsed time: 41.20 ms, GPU KV cache usage: 1.5%", the last part in newer
+// releases.
+bool ReadIteration(std::string_view text, LogLineBuilder& builder) {
+  constexpr std::string_view kMark = "Iteration(";
+  std::string_view rest = text.substr(text.find(kMark) + kMark.size());
+  const auto number = LeadingNumber(TakeUntil(rest, "): "));
+  const auto ms = NumberAfter(rest, "iteration elapsed time: ");
+  // Ranks without work step along with those that have some.
+  if (!number || !ms || Holds(rest, "(dummy)")) return false;
+  builder.line().kind = LogKind::kIteration;
+  builder.line().engine = ToInt32(NumberAfter(text, "Engine "), builder.line().engine);
+  builder.Add(LogField::kIteration, number);
+  builder.Add(LogField::kNewSequences, LeadingNumber(rest));
+  builder.Add(LogField::kNewTokens, NumberAfter(rest, "context requests, "));
+  builder.Add(LogField::kDecodeSequences, NumberAfter(rest, "context tokens, "));
+  builder.Add(LogField::kStepMs, ms);
+  builder.Add(LogField::kKvUsage, NumberAfter(rest, "GPU KV cache usage: "), 0.01);
+  return builder.Commit();
+}
+
 }  // namespace
 
 bool ReadVllmLine(std::string_view text, const LogLine& line, Timeline& timeline) {
@@ -93,6 +114,9 @@ bool ReadVllmLine(std::string_view text, const LogLine& line, Timeline& timeline
   if (Holds(text, "Avg prompt throughput: ")) {
     ReadEngineStats(text, builder);
     return builder.Commit();
+  }
+  if (Holds(text, " context requests, ") && Holds(text, "Iteration(")) {
+    return ReadIteration(text, builder);
   }
   // V0 prints the hit rates on a line of their own.
   if (Holds(text, "Prefix cache hit rate: GPU: ")) {

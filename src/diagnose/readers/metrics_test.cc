@@ -91,9 +91,10 @@ TEST(Dmon, ColumnsVaryAndDashIsNoValue) {
 }
 
 TEST(Dmon, ShortRowIsMalformed) {
-  const Timeline t = ReadText("# gpu sm\n# Idx %\n 0 5\n 0\n x 5\n 0 7\n");
+  const Timeline t = ReadText("# gpu sm\n# Idx %\n 0 5\n 0\n x 5\n 0 7\n -1 5\n 4294967296 5\n");
   EXPECT_EQ(SamplesOf(t, "sm", "", 0), (Points{{0, 5}, {1'000'000'000, 7}}));
-  EXPECT_EQ(DefectCountOf(t, Defect::kMalformed), 2u);
+  EXPECT_EQ(t.series.size(), 1u);
+  EXPECT_EQ(DefectCountOf(t, Defect::kMalformed), 4u);
 }
 
 TEST(Dcgmi, ShortNamesUnitsAndRepeatedHeaders) {

@@ -2,6 +2,10 @@
 
 #include <fmt/ranges.h>
 
+#include <functional>
+#include <map>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "diagnose/clock.h"
@@ -127,36 +131,80 @@ Result<SourceId> ReadArtifact(Input& input, Timeline& timeline) {
   FATHOM_ASSIGN_OR_RETURN(const Reader* const best, FindReader(input));
   const SourceId source = timeline.AddSource(input.name(), std::string(best->format));
   if (Status read = best->read(input, timeline, source); !read) {
+    if (timeline.sources.back().stats.kept == 0) timeline.sources.pop_back();
     return tl::unexpected(WithContext(std::move(read.error()), input.name()));
   }
   return source;
 }
 
+namespace {
+
+// Reads inputs one after another, each recording once.
+class RecordingSet {
+ public:
+  using Progress = std::function<void(std::string_view, double)>;
+  RecordingSet(Timeline& timeline, const Progress& progress)
+      : timeline_(timeline), progress_(progress) {}
+
+  // Inputs that begin alike, for as long as Input::prefix reaches, are one recording, whatever they
+  // are called and however they are compressed: each of its steps would count twice.
+  Status Read(Input input) {
+    FATHOM_TRY(FindReader(input));
+    const std::string_view prefix = input.prefix();
+    const std::pair beginning(std::hash<std::string_view>()(prefix), prefix.size());
+    const auto [seen, added] = seen_.try_emplace(beginning, input.name());
+    if (!added) {
+      return Err(Code::kUnsupported, "{}: the same recording as {}", input.name(), seen->second);
+    }
+    if (progress_) {
+      input.set_progress([&](double share) { progress_(input.name(), share); });
+    }
+    Result<SourceId> source = ReadArtifact(input, timeline_);
+    if (source) return {};
+    seen_.erase(seen);  // a whole copy of it may follow
+    return tl::unexpected(std::move(source.error()));
+  }
+
+ private:
+  Timeline& timeline_;
+  const Progress& progress_;
+  std::map<std::pair<size_t, size_t>, std::string> seen_;  // hash and size of a beginning -> path
+};
+
+}  // namespace
+
 Result<Timeline> ReadArtifacts(std::span<const std::string> paths,
                                const std::function<void(std::string_view, double)>& progress,
                                const std::function<Result<Input>(const std::string&)>& open) {
   Timeline timeline;
+  RecordingSet recordings(timeline, progress);
+  const auto read = [&](const std::string& file) -> Status {
+    FATHOM_ASSIGN_OR_RETURN(Input input, open(file));
+    return recordings.Read(std::move(input));
+  };
   for (const std::string& path : paths) {
     FATHOM_ASSIGN_OR_RETURN(const std::vector<std::string> files, ExpandPaths({&path, 1}));
-    const size_t read_before = timeline.sources.size();
+    size_t num_read = 0;
+    std::optional<Error> damaged;
     for (const std::string& file : files) {
-      FATHOM_ASSIGN_OR_RETURN(Input input, open(file));
-      // A folder may hold anything; a file that was named must be an artifact.
-      if (const auto reader = FindReader(input); !reader && file != path) {
-        const bool known = reader.error().code == Code::kUnsupported;
-        timeline.skipped.push_back({file, known ? reader.error().message : ""});
+      Status status = read(file);
+      if (status) {
+        ++num_read;
         continue;
       }
-      if (progress) input.set_progress([&](double share) { progress(file, share); });
-      FATHOM_TRY(ReadArtifact(input, timeline));
+      // A folder may hold anything; a file that was named must be an artifact that can be read.
+      if (file == path) return tl::unexpected(std::move(status.error()));
+      const bool foreign = status.error().code == Code::kInvalidArgument;
+      timeline.skipped.push_back({file, foreign ? "" : status.error().message});
+      if (!foreign && !damaged) damaged = std::move(status.error());
     }
-    if (timeline.sources.size() == read_before) {
-      return Err(
-          Code::kNotFound,
-          "{}: expected a directory with artifacts, found {} files of other kinds, the first "
-          "of them {}",
-          path, files.size(), files.front());
-    }
+    if (num_read > 0) continue;
+    if (damaged && files.size() == 1) return tl::unexpected(*damaged);
+    return Err(Code::kNotFound,
+               "{}: expected a directory with artifacts, found {} files of other kinds, the first "
+               "of them {}{}",
+               path, files.size(), files.front(),
+               damaged ? fmt::format("; {}", damaged->message) : "");
   }
   AlignClocks(timeline);
   return timeline;

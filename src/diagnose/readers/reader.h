@@ -19,7 +19,7 @@ struct Reader {
   int (*detect)(std::string_view prefix);
   // Appends what the input says to the timeline, on the input's own clock, and fills in
   // timeline.sources[source]. Damaged records are counted there; an error means that nothing
-  // useful could be read.
+  // useful could be read and nothing was appended.
   Status (*read)(Input& input, Timeline& timeline, SourceId source);
 };
 
@@ -34,7 +34,9 @@ Result<const Reader*> FindReader(const Input& input);
 // Reads one input with the reader that its content asks for.
 Result<SourceId> ReadArtifact(Input& input, Timeline& timeline);
 
-// Reads every path (files, directories, "-" for stdin), in order, and aligns their clocks.
+// Reads every path (files, directories, "-" for stdin), in order, and aligns their clocks. What a
+// directory holds beside artifacts that can be read goes to Timeline::skipped; a named file that is
+// no artifact, is damaged, or is a recording that was read before, is an error.
 // `progress`, if given, is called with the path and the share read, 0..1; `open` opens a file.
 Result<Timeline> ReadArtifacts(
     std::span<const std::string> paths,

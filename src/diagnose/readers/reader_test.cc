@@ -90,6 +90,45 @@ TEST(Reader, ForeignFilesOfAFolderAreLeftOut) {
   fs::remove_all(folder);
 }
 
+TEST(Reader, AFolderGivesEachRecordingOnce) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::temp_directory_path() / ("fathom_once_" + std::to_string(getpid()));
+  fs::create_directories(folder);
+  const auto copy = [&](const char* data, const char* name) {
+    fs::copy(DataPath(data), folder / name, fs::copy_options::overwrite_existing);
+  };
+  copy("kineto/llama_cudagraph_decode.json.gz", "b.json.gz");
+  {
+    auto input = Input::Open((folder / "b.json.gz").string());
+    ASSERT_TRUE(input);
+    std::ofstream(folder / "c.json") << *input->ReadAll(1 << 24);
+  }
+  copy("nsys/nsysai_h100_2gpu_1s.sqlite.gz", "e.sqlite.gz");
+  {
+    auto input = Input::Open((folder / "e.sqlite.gz").string());
+    ASSERT_TRUE(input);
+    std::ofstream(folder / "a.sqlite") << input->ReadAll(1 << 24)->substr(0, 300'000);
+  }
+  const std::vector<std::string> paths = {folder.string()};
+  const Result<Timeline> timeline = ReadArtifacts(paths);
+  ASSERT_TRUE(timeline) << timeline.error().message;
+  // The cut database cannot be read, the whole one that begins alike can.
+  ASSERT_EQ(timeline->sources.size(), 2u);
+  EXPECT_EQ(timeline->sources[0].format, "kineto");
+  EXPECT_EQ(timeline->sources[1].format, "nsys-sqlite");
+  ASSERT_EQ(timeline->skipped.size(), 2u);
+  EXPECT_NE(timeline->skipped[0].why.find("not a readable SQLite database"), std::string::npos);
+  EXPECT_NE(timeline->skipped[1].why.find("the same recording as"), std::string::npos);
+  // Named, both are errors.
+  const std::vector<std::string> twice = {(folder / "b.json.gz").string(),
+                                          (folder / "c.json").string()};
+  ASSERT_FALSE(ReadArtifacts(twice));
+  EXPECT_NE(ReadArtifacts(twice).error().message.find("the same recording as"), std::string::npos);
+  const std::vector<std::string> cut = {(folder / "a.sqlite").string()};
+  EXPECT_FALSE(ReadArtifacts(cut));
+  fs::remove_all(folder);
+}
+
 TEST(Reader, ScheduleLog) {
   const Timeline t = ReadText(
       "{\"seq_id\": 4, \"phase\": \"prefill\", \"start_us\": 1000.5, \"end_us\": 2000, "
@@ -142,6 +181,9 @@ TEST(Reader, ExpertLoads) {
   const Timeline dumps = ReadText("{\"logical_count\": [[[1, 2]], [[3, 4]]]}");
   ASSERT_EQ(dumps.expert_loads.size(), 4u);
   EXPECT_EQ(dumps.expert_loads[3].layer, 0);
+  const Timeline absurd = ReadText("layer,expert,tokens\n0,0,1e308\n0,1,-3\n0,2,9\n");
+  ASSERT_EQ(absurd.expert_loads.size(), 1u);
+  EXPECT_EQ(DefectCountOf(absurd, Defect::kMalformed), 2u);
 }
 
 // Nothing recurses as deep as its input nests.

@@ -333,7 +333,7 @@ std::string AddressValueText(AddressValue kind, double value) {
     case AddressValue::kAccesses:
       return fmt::format("{:.3g}", value);
     case AddressValue::kLatencyNs:
-      return HumanNs(std::llround(value));
+      return Duration(value);
     case AddressValue::kBytes:
       return HumanBytes(static_cast<uint64_t>(value));
   }

@@ -8,6 +8,7 @@
 #include "diagnose/report/picture.h"
 #include "diagnose/report/picture_page.h"
 #include "diagnose/report/svg.h"
+#include "diagnose/rules/rule.h"
 #include "diagnose/understand/flame.h"
 
 namespace fathom::diagnose {
@@ -25,8 +26,7 @@ std::string FrameColour(std::string_view name) {
 }
 
 std::string FlameValue(const Flame& flame, double value) {
-  return flame.unit == "ms" ? HumanNs(std::llround(value * 1e6))
-                            : fmt::format("{:.3g} {}", value, flame.unit);
+  return flame.unit == "ms" ? Duration(value * 1e6) : fmt::format("{:.3g} {}", value, flame.unit);
 }
 
 class Drawing {

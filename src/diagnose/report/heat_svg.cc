@@ -11,6 +11,7 @@
 #include "diagnose/report/picture.h"
 #include "diagnose/report/picture_page.h"
 #include "diagnose/report/svg.h"
+#include "diagnose/rules/rule.h"
 #include "diagnose/understand/heatmap.h"
 
 namespace fathom::diagnose {
@@ -104,7 +105,7 @@ double DrawGrid(Svg& svg, double y, const Grid& grid) {
   return bottom + 40;
 }
 
-std::string Microseconds(double us) { return us == 0 ? "0" : HumanNs(std::llround(us * 1e3)); }
+std::string Microseconds(double us) { return us == 0 ? "0" : Duration(us * 1e3); }
 
 Grid LayerGrid(const HeatMap& map, Language language) {
   Grid grid;

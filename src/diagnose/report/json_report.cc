@@ -28,6 +28,10 @@ Json InputOf(const Source& source) {
                        {"first_offset", defect.first_offset}});
   }
   input["defects"] = std::move(defects);
+  // Whether its times may be joined with the others', and how finely.
+  input["clock"] = {{"aligned", source.aligned},
+                    {"error_us", static_cast<double>(source.error_ns) / 1e3},
+                    {"offset_us", static_cast<double>(source.offset_ns) / 1e3}};
   return input;
 }
 

@@ -11,6 +11,7 @@
 #include "diagnose/report/picture.h"
 #include "diagnose/report/picture_page.h"
 #include "diagnose/report/svg.h"
+#include "diagnose/rules/rule.h"
 #include "diagnose/understand/roofline.h"
 
 namespace fathom::diagnose {
@@ -130,7 +131,7 @@ void DrawPoints(Svg& svg, const Plot& plot, std::span<const RooflinePoint> point
     const double x = plot.x.At(Intensity(p));
     const double y = plot.y.At(Tflops(p));
     const std::string tip = fmt::format("{} x {}: {}, {:.3g} TFLOP/s", p.count, p.name,
-                                        HumanNs(std::llround(p.seconds * 1e9)), Tflops(p));
+                                        Duration(p.seconds * 1e9), Tflops(p));
     if (p.phase == Phase::kDecode) {
       svg.Circle(x, y, 6, ColourOf(p.kind), tip);
     } else {
@@ -208,7 +209,7 @@ double DrawTable(Svg& svg, double y, std::span<const RooflinePoint> points,
                                  FitText(p.name, 520, 12),
                                  PhaseWord(language, p.phase),
                                  std::to_string(p.count),
-                                 HumanNs(std::llround(p.seconds * 1e9)),
+                                 Duration(p.seconds * 1e9),
                                  fmt::format("{:.0f}", p.cost.bytes / p.seconds / 1e9),
                                  fmt::format("{:.3g}", Tflops(p)),
                                  share};

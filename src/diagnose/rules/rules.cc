@@ -115,7 +115,10 @@ std::string Percent(double share) {
 }
 
 std::string Duration(double ns) {
-  return std::isnan(ns) ? "?" : HumanNs(static_cast<int64_t>(std::llround(ns)));
+  if (!std::isfinite(ns)) return "?";
+  // Centuries are no length of anything: a broken input.
+  if (std::fabs(ns) > 9e18) return fmt::format("{:.3g} s", ns / 1e9);
+  return HumanNs(std::llround(ns));
 }
 
 }  // namespace fathom::diagnose

@@ -275,9 +275,7 @@ class Observer {
       std::nth_element(values.begin(), middle, values.end());
       return *middle;
     };
-    const auto time = [](double s) {
-      return std::isnan(s) ? std::string("?") : HumanNs(std::llround(s * 1e9));
-    };
+    const auto time = [](double s) { return Duration(s * 1e9); };
     const double ttft = median(&Request::ttft_s);
     const double queue = median(&Request::queue_s);
     Add("request-records",
@@ -337,8 +335,8 @@ class Observer {
     Add("accesses",
         {"observe.accesses",
          {{"n", std::to_string(t_.access_events.size())},
-          {"p50", HumanNs(p50)},
-          {"p99", HumanNs(p99)}}},
+          {"p50", Duration(p50)},
+          {"p99", Duration(p99)}}},
         static_cast<double>(p99) / 1e9, "s");
   }
 
@@ -396,7 +394,7 @@ class Observer {
       const auto& [ns, kernel] = by_time[i];
       std::string name(t_.Name(kernel->name));
       if (name.size() > kShownNameBytes) name = name.substr(0, kShownNameBytes - 3) + "...";
-      list += fmt::format("{}{} {}", i > 0 ? "; " : "", name, HumanNs(std::llround(ns)));
+      list += fmt::format("{}{} {}", i > 0 ? "; " : "", name, Duration(ns));
       const auto sm = metric(
           *kernel, {"sm__throughput.avg.pct_of_peak_sustained_elapsed", "Compute (SM) Throughput"});
       const auto dram = metric(
@@ -408,9 +406,7 @@ class Observer {
     }
     Add("profiled-kernels",
         {"observe.profiled_kernels",
-         {{"n", std::to_string(by_time.size())},
-          {"total", HumanNs(std::llround(total))},
-          {"list", list}}},
+         {{"n", std::to_string(by_time.size())}, {"total", Duration(total)}, {"list", list}}},
         total / 1e9, "s");
   }
 
@@ -480,8 +476,8 @@ class Observer {
   }
 
   static std::string Range(const HistogramQuantile& q) {
-    if (std::isinf(q.up_to)) return "> " + HumanNs(std::llround(q.above * 1e9));
-    return HumanNs(std::llround(q.above * 1e9)) + " .. " + HumanNs(std::llround(q.up_to * 1e9));
+    if (std::isinf(q.up_to)) return "> " + Duration(q.above * 1e9);
+    return Duration(q.above * 1e9) + " .. " + Duration(q.up_to * 1e9);
   }
 
   // One line a GPU: the best-defined source of each signal.

@@ -49,6 +49,12 @@ class Collected {
       token_ms_.push_back(*running / *decode * 1e3);
     }
   }
+  void AddStep(double ms, double prompt_tokens, double sequences) {
+    ++count_;
+    step_ms_.push_back(ms);
+    if (prompt_tokens > 0) new_tokens_.push_back(prompt_tokens);
+    running_.push_back(sequences);
+  }
   size_t count() const { return count_; }
 
   ServerPhase Summary(SourceId source, Phase phase, size_t count_of_source) const {
@@ -63,6 +69,7 @@ class Collected {
             .prompt_tokens_per_s = Mean(prompt_rates_),
             .decode_tokens_per_s = Mean(decode_rates_),
             .running = Mean(running_),
+            .step_ms = Mean(step_ms_),
             .token_ms = Median(token_ms_),
             .worst_token_ms = token_ms_.empty()
                                   ? ServerPhase::kAbsent
@@ -77,7 +84,7 @@ class Collected {
   PhaseUnit unit_;
   bool scraped_;
   size_t count_ = 0;
-  std::vector<double> new_tokens_, cached_tokens_, prompt_rates_, decode_rates_, running_,
+  std::vector<double> new_tokens_, cached_tokens_, prompt_rates_, decode_rates_, running_, step_ms_,
       token_ms_;
 };
 
@@ -87,6 +94,16 @@ void AddLogs(const Timeline& timeline, BySource& sources) {
   for (const LogLine& line : timeline.log_lines) {
     const auto prompt = timeline.Value(line, LogField::kPromptTokensPerS);
     const auto decode = timeline.Value(line, LogField::kDecodeTokensPerS);
+    if (const auto ms = timeline.Value(line, LogField::kStepMs)) {
+      const double prompt_tokens = timeline.Value(line, LogField::kNewTokens).value_or(0);
+      const double decoding = timeline.Value(line, LogField::kDecodeSequences).value_or(0);
+      sources[line.source]
+          .try_emplace(PhaseOfRates(prompt_tokens, decoding), PhaseUnit::kSteps, false)
+          .first->second.AddStep(
+              *ms, prompt_tokens,
+              decoding + timeline.Value(line, LogField::kNewSequences).value_or(0));
+      continue;
+    }
     const bool batch = line.kind == LogKind::kPrefill || line.kind == LogKind::kDecode;
     const bool window = line.kind == LogKind::kStats && prompt && decode;
     if (!batch && !window) continue;

@@ -1,9 +1,10 @@
 #pragma once
 // Prefill and decode as servers tell them apart, for when there is no trace. By logs: SGLang writes
 // a line for each prefill batch and for every n-th decode batch, vLLM the token rates of a window
-// of some seconds. By scrapes: vLLM's token counters between one scrape and the next, Fathom's
-// steps of each phase. A window with both kinds of tokens is "mixed": whether one step mixed them
-// is not in it. What states none of this gives nothing.
+// of some seconds, or each step (--enable-logging-iteration-details). By scrapes: vLLM's token
+// counters between one scrape and the next, Fathom's steps of each phase. A window with both kinds
+// of tokens is "mixed": whether one step mixed them is not in it. What states none of this gives
+// nothing.
 #include <cstddef>
 #include <cstdint>
 #include <limits>

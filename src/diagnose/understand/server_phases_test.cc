@@ -64,6 +64,34 @@ TEST(ServerPhases, VllmStatesWindows) {
   EXPECT_EQ(phases[3].count, 1u);
 }
 
+TEST(ServerPhases, VllmLogsEachStepWhereItIsToldTo) {
+  const auto line = [](int number, int context, int context_tokens, int generation, double ms,
+                       const char* dummy) {
+    return fmt::format(
+        "(EngineCore pid=7) INFO 09-26 11:20:{:02} [loggers.py:199] Engine 000: Iteration({}): {} "
+        "context requests, {} context tokens, {} generation requests, {} generation tokens, "
+        "iteration elapsed time: {:.2f} ms{}, GPU KV cache usage: 12.5%\n",
+        number, number, context, context_tokens, generation, generation, ms, dummy);
+  };
+  const Timeline t =
+      ReadText(line(1, 1, 900, 0, 40, "") + line(2, 0, 0, 4, 10, "") + line(3, 0, 0, 4, 12, "") +
+               line(4, 1, 300, 4, 30, "") + line(5, 0, 0, 0, 1, " (dummy)"));
+  ASSERT_EQ(t.log_lines.size(), 4u);
+  EXPECT_DOUBLE_EQ(t.Value(t.log_lines[0], LogField::kKvUsage).value_or(-1), 0.125);
+  const auto phases = FindServerPhases(t);
+  ASSERT_EQ(phases.size(), 3u);
+  EXPECT_EQ(phases[0].phase, Phase::kPrefill);
+  EXPECT_DOUBLE_EQ(phases[0].new_tokens, 900);
+  EXPECT_EQ(phases[1].phase, Phase::kDecode);
+  EXPECT_EQ(phases[1].unit, PhaseUnit::kSteps);
+  EXPECT_EQ(phases[1].count, 2u);
+  EXPECT_EQ(phases[1].count_of_source, 4u);
+  EXPECT_DOUBLE_EQ(phases[1].step_ms, 11);
+  EXPECT_DOUBLE_EQ(phases[1].running, 4);
+  EXPECT_EQ(phases[2].phase, Phase::kMixed);
+  EXPECT_DOUBLE_EQ(phases[2].step_ms, 30);
+}
+
 TEST(ServerPhases, VllmCountersBetweenScrapes) {
   const auto scrape = [](int second, int prompt, int generated, int running) {
     return fmt::format(

@@ -87,6 +87,15 @@ bool HasWholeGpu(const Timeline& timeline, const Series& instance) {
   });
 }
 
+// Shares end at 1 (counters read a little late show a little more), nothing else is negative.
+bool IsPossible(Signal signal, double value) {
+  constexpr double kMostShare = 1.05;
+  const bool share = signal == Signal::kGpuBusy || signal == Signal::kSmActive ||
+                     signal == Signal::kTensorActive || signal == Signal::kDramActive ||
+                     signal == Signal::kKvUsage;
+  return value >= 0 && (!share || value <= kMostShare);
+}
+
 int64_t MedianPeriod(const SignalSeries& s) {
   std::vector<int64_t> steps;
   for (size_t i = 1; i < s.t_ns.size(); ++i) steps.push_back(s.t_ns[i] - s.t_ns[i - 1]);
@@ -168,8 +177,10 @@ std::vector<SignalSeries> FindSignal(const Timeline& timeline, Signal signal) {
     for (size_t i = 0; i < timeline.samples.size(); ++i) {
       const auto it = place.find(timeline.samples.series[i]);
       if (it == place.end()) continue;
+      const double value = timeline.samples.value[i] * alias.scale;
+      if (!IsPossible(signal, value)) continue;
       found[it->second].t_ns.push_back(timeline.samples.t_ns[i]);
-      found[it->second].value.push_back(timeline.samples.value[i] * alias.scale);
+      found[it->second].value.push_back(value);
     }
   }
   std::erase_if(found, [](const SignalSeries& s) { return s.value.empty(); });
@@ -193,15 +204,27 @@ Paired Resample(const SignalSeries& a, const SignalSeries& b) {
     *mean = n > 0 ? sum / static_cast<double>(n) : 0;
     return n > 0;
   };
-  for (int64_t t = begin; t <= end; t += paired.period_ns) {
+  const auto next = [](const SignalSeries& s, size_t& at, int64_t from) {
+    while (at < s.size() && s.t_ns[at] < from) ++at;
+    return at < s.size() ? s.t_ns[at] : INT64_MAX;
+  };
+  for (int64_t t = begin; t <= end;) {
+    const int64_t until = t > INT64_MAX - paired.period_ns ? INT64_MAX : t + paired.period_ns;
     double x = 0;
     double y = 0;
     // Both cursors go on, also where only one series has samples.
-    const bool in_a = average(a, i, t, t + paired.period_ns, &x);
-    const bool in_b = average(b, j, t, t + paired.period_ns, &y);
-    if (!in_a || !in_b) continue;
-    paired.a.push_back(x);
-    paired.b.push_back(y);
+    const bool in_a = average(a, i, t, until, &x);
+    const bool in_b = average(b, j, t, until, &y);
+    if (in_a && in_b) {
+      paired.a.push_back(x);
+      paired.b.push_back(y);
+    }
+    // Over a pause, to the period in which both go on: it may be years after.
+    const int64_t resume = std::max({until, next(a, i, until), next(b, j, until)});
+    if (resume == INT64_MAX) break;
+    const auto passed = static_cast<uint64_t>(resume) - static_cast<uint64_t>(begin);
+    const auto period = static_cast<uint64_t>(paired.period_ns);
+    t = static_cast<int64_t>(static_cast<uint64_t>(begin) + passed / period * period);
   }
   return paired;
 }

@@ -43,7 +43,8 @@ struct SignalSeries {
   double Quantile(double q) const;
 };
 
-// All series of that signal with at least one sample; the better-defined source first.
+// All series of that signal with at least one sample; the better-defined source first. Values that
+// the signal cannot have (a share of 3) are left out.
 std::vector<SignalSeries> FindSignal(const Timeline& timeline, Signal signal);
 
 // Two series on a common grid (the coarser of both sampling periods), where both have samples.
