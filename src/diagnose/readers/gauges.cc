@@ -1,5 +1,6 @@
 #include "diagnose/readers/gauges.h"
 
+#include <cmath>
 #include <optional>
 
 #include "diagnose/readers/text_scan.h"
@@ -11,10 +12,13 @@ void Gauges::Add(std::string_view name, std::string_view unit, int32_t device, i
   ReadStats& stats = timeline_.sources[source_].stats;
   if (field == "-" || field == "N/A") {
     stats.Count(Defect::kBlankValue, offset);
-  } else if (const std::optional<double> value = WholeNumber(field)) {
+    return;
+  }
+  const std::optional<double> value = WholeNumber(field);
+  if (value && std::isfinite(*value)) {
     timeline_.AddSample(SeriesOf(name, unit, device), t_ns, *value);
   } else {
-    stats.Count(Defect::kMalformed, offset);
+    stats.Count(value ? Defect::kNonFinite : Defect::kMalformed, offset);
   }
 }
 

@@ -124,6 +124,13 @@ TEST(Dcgmi, ShortNamesUnitsAndRepeatedHeaders) {
   EXPECT_EQ(DefectCountOf(t, Defect::kMalformed), 2u);
 }
 
+TEST(Dcgmi, NumbersThatAreNone) {
+  const Timeline t = ReadText("#Entity   GRACT  SMACT  POWER\nGPU 0     nan  inf  5\n");
+  EXPECT_EQ(t.samples.size(), 1u);
+  EXPECT_EQ(SamplesOf(t, "DCGM_FI_DEV_POWER_USAGE", "", 0), (Points{{0, 5}}));
+  EXPECT_EQ(DefectCountOf(t, Defect::kNonFinite), 2u);
+}
+
 // A field by its number is the same series as by its short name.
 TEST(Dcgmi, SignalsOfBothNames) {
   const Timeline t = ReadText(
