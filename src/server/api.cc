@@ -1,5 +1,6 @@
 #include "server/api.h"
 
+#include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -247,9 +248,10 @@ ApiResult<const Api::Route*> Api::Admit(Exchange& exchange) {
     std::vector<std::string_view> known;
     for (const Route& r : routes) known.push_back(r.path);
     const std::string_view nearest = Nearest(path.substr(0, 64), known);
-    return refuse(
-        404, "not_found",
-        nearest.empty() ? "unknown path" : fmt::format("unknown path; did you mean {}?", nearest));
+    return refuse(404, "not_found",
+                  nearest.empty()
+                      ? fmt::format("unknown path; the paths are {}", fmt::join(known, ", "))
+                      : fmt::format("unknown path; did you mean {}?", nearest));
   }
   exchange.route = route->path;
   if (request.method == "OPTIONS" && !options_.cors_allow_origin.empty()) return nullptr;

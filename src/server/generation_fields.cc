@@ -215,6 +215,15 @@ const RequestFields& GenerationFields() {
       {"stream_options", ReadStreamOptions},
       {"fathom", ReadFathom},
       {"user", AnyString},  // says who the end user is; changes nothing
+      // What vLLM's clients send; taken at the values that change nothing.
+      {"skip_special_tokens",
+       [](const JsonValue& v, RequestState&) -> MaybeError {
+         bool skip = true;
+         if (MaybeError error = ReadBool(v, &skip)) return error;
+         return skip ? Ok() : MaybeError(Unsupported(v, "false is not supported"));
+       }},
+      {"include_stop_str_in_output", OnlyFalse},
+      {"use_beam_search", OnlyFalse},
       {"min_tokens",
        [](const JsonValue& v, RequestState&) -> MaybeError {
          int32_t n = 0;

@@ -36,7 +36,8 @@ TEST(ChatRequest, TakesEveryField) {
                "parameters": {"type": "object"}}}],
     "tool_choice": "auto", "parallel_tool_calls": true, "response_format": {"type": "text"},
     "chat_template_kwargs": {"thinking": true}, "metadata": {"a": "b"}, "store": false,
-    "service_tier": "auto", "functions": null, "max_tokens": null,
+    "service_tier": "auto", "functions": null, "max_tokens": null, "min_tokens": 0,
+    "skip_special_tokens": true, "include_stop_str_in_output": false, "use_beam_search": false,
     "fathom": {"ledger": true, "deadline_ms": 500}})",
                                   kLimits);
   ASSERT_TRUE(r) << r.error().message;
@@ -97,6 +98,7 @@ struct BadCase {
 TEST(ChatRequest, RefusesWithCodeParamAndReason) {
   const BadCase kCases[] = {
       {"", "invalid_json", "", "not JSON"},
+      {R"({"skip_special_tokens":false})", "unsupported_parameter", "skip_special_tokens", "false"},
       {"{\"messages\":", "invalid_json", "", "not JSON"},
       {"[]", "invalid_type", "", "expected an object, found array"},
       {"{}", "missing_required_parameter", "messages", "messages"},

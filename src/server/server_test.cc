@@ -228,6 +228,7 @@ TEST_F(ServerTest, Http10StreamEndsWithTheConnection) {
 
 TEST_F(ServerTest, ErrorsHaveStatusAndShape) {
   Start();
+  EXPECT_THAT(Ask(Get("/generate")), HasSubstr("the paths are /v1/chat/completions, "));
   struct Case {
     std::string request;
     std::string_view status;
