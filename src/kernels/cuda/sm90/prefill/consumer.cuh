@@ -116,10 +116,11 @@ class PrefillConsumer {
       return TileAt(slot, Count(slot) - 1);
     }
   }
-  // The listed tile whose keys come next.
+  // The listed tile whose keys come next. Read by the lane that gives its place back.
   __device__ __forceinline__ ListedTile NextListed() const {
     ptx::MbarrierWait(shared_.KFull(k_.Stage()), k_.Phase());
-    const uint2 listed = ptx::LoadSharedPair(shared_.Listed(k_.Stage()));
+    uint2 listed = {};
+    if (lane_ == 0) listed = ptx::LoadSharedPair(shared_.Listed(k_.Stage()));
     return {Uniform(static_cast<int>(listed.x)), Uniform(static_cast<int>(listed.y))};
   }
 
