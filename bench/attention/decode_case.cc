@@ -28,6 +28,7 @@ PlaneShape MakePlane(const DecodeCase& shape, int heads, int dim, int64_t page_b
   const int64_t row = dim * ElementBytes(shape);
   PlaneShape plane{
       .page_stride_bytes = page_bytes, .num_heads = heads, .dim = dim, .code = shape.code};
+  plane.float16 = shape.float16;
   plane.token_stride_bytes = shape.token_major ? heads * row : row;
   plane.head_stride_bytes = shape.token_major ? row : shape.page_tokens * row;
   return plane;
@@ -40,8 +41,8 @@ void CheckCuda(cudaError_t status, const char* what) {
 }
 
 AttentionErrors Compare(const ReferenceResult& want, const std::vector<int64_t>& index,
-                        const std::vector<uint16_t>& out, const std::vector<float>& lse,
-                        int dim_v) {
+                        const std::vector<uint16_t>& out, const std::vector<float>& lse, int dim_v,
+                        bool float16) {
   AttentionErrors errors{.finite = true};
   double difference = 0;
   double norm = 0;
@@ -49,7 +50,8 @@ AttentionErrors Compare(const ReferenceResult& want, const std::vector<int64_t>&
     const auto row = static_cast<size_t>(index[i]);
     for (size_t d = 0; d < static_cast<size_t>(dim_v); ++d) {
       const double expected = want.out[i * static_cast<size_t>(dim_v) + d];
-      const double value = Bf16ToF32(out[row * static_cast<size_t>(dim_v) + d]);
+      const uint16_t bits = out[row * static_cast<size_t>(dim_v) + d];
+      const double value = float16 ? F16ToF32(bits) : Bf16ToF32(bits);
       if (!std::isfinite(value)) errors.finite = false;
       difference += (value - expected) * (value - expected);
       norm += expected * expected;
@@ -100,6 +102,7 @@ struct DecodeRun::State {
   ReferenceInputs Inputs() const {
     ReferenceInputs in;
     in.q = q.As<void>();
+    in.float16 = shape.float16;
     for (int i = 0; i < 2; ++i) {
       in.base[i] = params.plane[i].base;
       in.plane[i] = plane[i];
@@ -173,7 +176,8 @@ struct DecodeRun::State {
   AttentionErrors CompareAll(const ReferenceResult& want) const {
     std::vector<int64_t> index(want.lse.size());
     std::iota(index.begin(), index.end(), 0);
-    return Compare(want, index, out.Read<uint16_t>(), lse.Read<float>(), shape.dim_v);
+    return Compare(want, index, out.Read<uint16_t>(), lse.Read<float>(), shape.dim_v,
+                   shape.float16);
   }
 };
 
@@ -202,6 +206,7 @@ DecodeRun::DecodeRun(DecodeCase shape, const ops::DecodeAttentionOptions& option
                                        .head_dim_v = c.dim_v,
                                        .page_tokens = c.page_tokens,
                                        .max_kv_tokens = std::max(s.max_kv, 1),
+                                       .dtype = c.float16 ? DType::kF16 : DType::kBF16,
                                        .code = c.code,
                                        .tile_lists = c.sparse()};
   ops::DecodeTileLists lists;
@@ -295,7 +300,7 @@ DecodeRun::DecodeRun(DecodeCase shape, const ops::DecodeAttentionOptions& option
               s.table_stride, c.page_tokens, s.lengths.As<int32_t>(), count, s.max_kv, 1.f,
               static_cast<uint32_t>(17 + i));
   }
-  FillRandom(s.q.As<void>(), q_rows * c.dim_qk, c.logit_scale * 3.f, 5);
+  FillRandom(s.q.As<void>(), q_rows * c.dim_qk, c.logit_scale * 3.f, 5, c.float16);
   p.q = s.q.As<void>();
   p.q_token_stride = int64_t{c.num_heads} * c.dim_qk;
   p.q_head_stride = c.dim_qk;

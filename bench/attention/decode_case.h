@@ -25,6 +25,7 @@ struct DecodeCase {
   bool scattered = true;              // pages in a scrambled order, else one after the other
   bool token_major = true;            // [page, token, head, dim], else [page, head, token, dim]
   kernels::cuda::CacheCode code = kernels::cuda::CacheCode::kBf16;
+  bool float16 = false;                            // queries, cache and output
   std::optional<ops::sparse::Policy> policy = {};  // what it keeps is visited by tile lists
 
   bool sparse() const { return policy.has_value(); }

@@ -35,9 +35,10 @@ const char* CodeName(const DecodeCase& c) {
 }
 
 std::string Label(const DecodeCase& c) {
+  const char* type = c.float16 ? " f16" : CodeName(c);
   return c.dim_qk > c.dim_v
-             ? fmt::format("mla {}h{}", c.num_heads, CodeName(c))
-             : fmt::format("gqa {}/{}h d{}{}", c.num_heads, c.num_kv_heads, c.dim_v, CodeName(c));
+             ? fmt::format("mla {}h{}", c.num_heads, type)
+             : fmt::format("gqa {}/{}h d{}{}", c.num_heads, c.num_kv_heads, c.dim_v, type);
 }
 
 void AddSparseChecks(std::vector<DecodeCase>* cases) {
@@ -156,6 +157,13 @@ std::vector<DecodeCase> DecodeCheckCases() {
   wide.query_tokens = {4, 1, 2};
   add(wide, "several query tokens");
   AddSparseChecks(&cases);
+  for (DecodeCase c : {Gqa(32, 8, 128, odd), Gqa(28, 4, 128, {5000, 77}), Gqa(12, 12, 64, odd),
+                       Gqa(16, 1, 64, {8, 300, 129})}) {
+    c.float16 = true;
+    if (c.kv_lengths.size() == 2) c.logit_scale = 40;
+    if (c.kv_lengths.size() == 3) c.query_tokens = {8, 3, 1};
+    add(std::move(c), "float16");
+  }
   std::vector<int32_t> unequal(64, 1024);
   unequal[5] = 65536;
   add(Gqa(8, 2, 128, unequal), "1 x 64k + 63 x 1k");
@@ -181,6 +189,9 @@ std::vector<DecodeCase> DecodeTimeCases() {
   unequal[0] = 65536;
   add(Gqa(32, 8, 128, unequal), "1 x 64k + 63 x 1k");
   add(Gqa(32, 8, 64, std::vector<int32_t>(32, 8192)), "32 x 8k");
+  DecodeCase float16 = Gqa(32, 8, 128, std::vector<int32_t>(32, 8192));
+  float16.float16 = true;
+  add(std::move(float16), "32 x 8k");
   for (const CacheCode code : {CacheCode::kInt8, CacheCode::kE4m3}) {
     for (const Row row : {Row{1, 8}, Row{1, 128}, Row{8, 8}, Row{32, 8}, Row{16, 32}}) {
       DecodeCase c = Gqa(32, 8, 128, std::vector<int32_t>(row.batch, row.context_k * 1024));

@@ -1,4 +1,5 @@
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <algorithm>
 
@@ -18,6 +19,18 @@ __device__ float Noise(uint64_t index, uint32_t seed) {
 
 using kernels::cuda::CacheCode;
 
+__device__ float LoadElement(const void* data, int64_t i, bool float16) {
+  return float16 ? __half2float(static_cast<const __half*>(data)[i])
+                 : __bfloat162float(static_cast<const __nv_bfloat16*>(data)[i]);
+}
+__device__ void StoreElement(void* data, int64_t i, float value, bool float16) {
+  if (float16) {
+    static_cast<__half*>(data)[i] = __float2half_rn(value);
+  } else {
+    static_cast<__nv_bfloat16*>(data)[i] = __float2bfloat16_rn(value);
+  }
+}
+
 __device__ int64_t Offset(int64_t page, int in_page, int head, int64_t page_stride,
                           int64_t token_stride, int64_t head_stride) {
   return page * page_stride + in_page * token_stride + head * head_stride;
@@ -29,10 +42,11 @@ struct Row {
   float* scales = nullptr;
   int scale_group = 1;
   CacheCode code = CacheCode::kBf16;
+  bool float16 = false;
 
   __device__ float operator[](int i) const {
     if (code == CacheCode::kBf16) {
-      return __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(elements)[i]);
+      return LoadElement(elements, i, float16);
     }
     const auto byte = reinterpret_cast<const uint8_t*>(elements)[i];
     const float value = code == CacheCode::kInt8 ? static_cast<float>(static_cast<int8_t>(byte))
@@ -46,6 +60,7 @@ __device__ Row RowOf(const void* base, const PlaneShape& plane, const int32_t* p
   const int64_t page = page_table[int64_t{sequence} * table_stride + token / page_tokens];
   Row row;
   row.code = plane.code;
+  row.float16 = plane.float16;
   row.elements = const_cast<char*>(static_cast<const char*>(base)) +
                  Offset(page, token % page_tokens, head, plane.page_stride_bytes,
                         plane.token_stride_bytes, plane.head_stride_bytes);
@@ -92,7 +107,7 @@ __global__ void FillPlaneKernel(void* base, PlaneShape plane, const int32_t* pag
     const float value = Noise(index, seed);
     const int at = i % plane.dim;
     if (plane.code == CacheCode::kBf16) {
-      reinterpret_cast<__nv_bfloat16*>(row.elements)[at] = __float2bfloat16_rn(scale * value);
+      StoreElement(row.elements, at, scale * value, row.float16);
       continue;
     }
     const bool int8 = plane.code == CacheCode::kInt8;
@@ -106,10 +121,10 @@ __global__ void FillPlaneKernel(void* base, PlaneShape plane, const int32_t* pag
   }
 }
 
-__global__ void FillRandomKernel(__nv_bfloat16* data, int64_t elements, float scale,
-                                 uint32_t seed) {
+__global__ void FillRandomKernel(void* data, int64_t elements, float scale, uint32_t seed,
+                                 bool float16) {
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i < elements) data[i] = __float2bfloat16_rn(scale * Noise(static_cast<uint64_t>(i), seed));
+  if (i < elements) StoreElement(data, i, scale * Noise(static_cast<uint64_t>(i), seed), float16);
 }
 
 __global__ void EmptyKernel() {}
@@ -136,8 +151,7 @@ __global__ void ScoresKernel(ReferenceInputs in, const QueryRow* rows, unsigned 
   const int64_t index = first_row + blockIdx.y;
   const QueryRow row = rows[index];
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const auto* q =
-      static_cast<const __nv_bfloat16*>(in.q) +
+  const int64_t q =
       (int64_t{in.query_starts[row.sequence] + row.token} * in.num_heads + row.head) * in.dim_qk;
   const int visible = Visible(in, row);
   const int first = in.latent ? in.dim_v : in.dim_qk;  // elements of plane 0
@@ -145,11 +159,11 @@ __global__ void ScoresKernel(ReferenceInputs in, const QueryRow* rows, unsigned 
        key < visible + row.learned_rows; key += static_cast<int>(gridDim.x * blockDim.x) / 32) {
     Row k = RowOf(in, 0, row, visible, key);
     float sum = 0;
-    for (int i = lane; i < first; i += 32) sum += __bfloat162float(q[i]) * k[i];
+    for (int i = lane; i < first; i += 32) sum += LoadElement(in.q, q + i, in.float16) * k[i];
     if (in.latent) {
       k = RowOf(in, 1, row.sequence, key, 0);
       for (int i = lane; i < in.dim_qk - first; i += 32) {
-        sum += __bfloat162float(q[first + i]) * k[i];
+        sum += LoadElement(in.q, q + first + i, in.float16) * k[i];
       }
     }
     for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
@@ -262,9 +276,9 @@ void FillPlane(void* base, const PlaneShape& plane, const int32_t* page_table, i
 
 void LaunchEmpty(cudaStream_t stream) { EmptyKernel<<<1, 32, 0, stream>>>(); }
 
-void FillRandom(void* data, int64_t elements, float scale, uint32_t seed) {
-  FillRandomKernel<<<static_cast<unsigned>((elements + 255) / 256), 256>>>(
-      static_cast<__nv_bfloat16*>(data), elements, scale, seed);
+void FillRandom(void* data, int64_t elements, float scale, uint32_t seed, bool float16) {
+  FillRandomKernel<<<static_cast<unsigned>((elements + 255) / 256), 256>>>(data, elements, scale,
+                                                                           seed, float16);
   CheckCuda(cudaGetLastError(), "FillRandom");
 }
 

@@ -72,6 +72,7 @@ struct PlaneShape {
   int num_heads = 0;
   int dim = 0;
   kernels::cuda::CacheCode code = kernels::cuda::CacheCode::kBf16;
+  bool float16 = false;  // where the code says bf16
   kernels::cuda::PagedPlane scales;
   int scale_group = 0;  // elements that share one
 };
@@ -82,7 +83,7 @@ void FillPlane(void* base, const PlaneShape& plane, const int32_t* page_table, i
                int page_tokens, const int32_t* kv_lengths, int num_sequences, int max_kv_tokens,
                float scale, uint32_t seed);
 void LaunchEmpty(cudaStream_t stream);  // a kernel that does nothing
-void FillRandom(void* data, int64_t elements, float scale, uint32_t seed);
+void FillRandom(void* data, int64_t elements, float scale, uint32_t seed, bool float16 = false);
 
 // A query row: token `token` of a sequence, one head.
 struct QueryRow {
@@ -96,6 +97,7 @@ struct QueryRow {
 // plane 0 as values.
 struct ReferenceInputs {
   const void* q = nullptr;  // bf16 [num_tokens, num_heads, dim_qk], contiguous
+  bool float16 = false;     // queries
   const void* base[2] = {};
   PlaneShape plane[2];
   bool latent = false;
@@ -131,6 +133,7 @@ struct AttentionErrors {
 };
 // Row i of the reference against row index[i] of the output.
 AttentionErrors Compare(const ReferenceResult& want, const std::vector<int64_t>& index,
-                        const std::vector<uint16_t>& out, const std::vector<float>& lse, int dim_v);
+                        const std::vector<uint16_t>& out, const std::vector<float>& lse, int dim_v,
+                        bool float16 = false);
 
 }  // namespace fathom::bench

@@ -31,6 +31,7 @@ struct Case {
   int warp_merge_partials = 16;
   float logit_scale = 3;
   std::optional<ops::sparse::Policy> policy = {};
+  bool float16 = false;
 };
 
 void Check(const Case& c, uint64_t seed) {
@@ -52,8 +53,12 @@ void Check(const Case& c, uint64_t seed) {
   HostPlane planes[2];
   for (int i = 0; i < 2; ++i) {
     planes[i] = HostPlane(table, c.kv_lengths, c.page_tokens, c.kv_heads, dims[i], 1, noise);
+    if (c.float16) planes[i].ToFloat16();
   }
-  const auto q = noise.Bf16(static_cast<size_t>(tokens) * c.heads * c.dim_qk, c.logit_scale);
+  const size_t q_size = static_cast<size_t>(tokens) * c.heads * c.dim_qk;
+  const auto q =
+      c.float16 ? noise.Float16(q_size, c.logit_scale) : noise.Bf16(q_size, c.logit_scale);
+  const auto q_value = [&](size_t i) { return c.float16 ? F16ToF32(q[i]) : Bf16ToF32(q[i]); };
   std::vector<uint16_t> out(static_cast<size_t>(tokens) * c.heads * c.dim_v, 0xffff);
   std::vector<float> lse(static_cast<size_t>(tokens) * c.heads, NAN);
 
@@ -76,6 +81,7 @@ void Check(const Case& c, uint64_t seed) {
       .head_dim_v = c.dim_v,
       .page_tokens = c.page_tokens,
       .max_kv_tokens = sparse ? lists->made().LongestTokens() : std::max(1, longest),
+      .dtype = c.float16 ? DType::kF16 : DType::kBF16,
       .code = c.code,
       .tile_lists = sparse.has_value(),
       .max_lists = sparse ? lists->num_lists() : 0};
@@ -182,7 +188,7 @@ void Check(const Case& c, uint64_t seed) {
                 const double k = key >= visible ? learned->Value(0, key - visible, kv_head, d)
                                                 : planes[plane].Value(table, b, key, kv_head,
                                                                       plane == 0 ? d : d - dims[0]);
-                sum += double{Bf16ToF32(q[row * c.dim_qk + d])} * k;
+                sum += double{q_value(row * c.dim_qk + d)} * k;
               }
               return sum * p.scale;
             },
@@ -190,11 +196,11 @@ void Check(const Case& c, uint64_t seed) {
               return key >= visible ? learned->Value(1, key - visible, kv_head, d)
                                     : planes[latent ? 0 : 1].Value(table, b, key, kv_head, d);
             });
-        errors.Add(want, out.data() + row * c.dim_v, lse[row]);
+        errors.Add(want, out.data() + row * c.dim_v, lse[row], c.float16);
       }
     }
   }
-  EXPECT_LE(errors.out(), 5e-3);
+  EXPECT_LE(errors.out(), c.float16 ? 1e-3 : 5e-3);  // probabilities and output are rounded
   EXPECT_LE(errors.lse(), 1e-3);
 }
 
@@ -345,6 +351,36 @@ TEST(EmulatedDecode, TileLists) {
          .policy = {{.heads = {{HeadRole::kLocal, 20, 5}},
                      .anchors = MakeLists({{100, 640}, {3}, {}, {8, 500}, {7}, {}, {}, {90}})}}},
         4);
+}
+
+TEST(EmulatedDecode, Float16) {
+  for (const uint64_t seed : {1, 2, 3}) {
+    Check({.name = "odd lengths", .kv_lengths = {1, 63, 65, 0, 200}, .float16 = true}, seed);
+    Check({.name = "d128, pages of 16, merged",
+           .heads = 8,
+           .dim_qk = 128,
+           .dim_v = 128,
+           .kv_lengths = {130, 700, 8},
+           .page_tokens = 16,
+           .query_tokens = {2, 1, 4},
+           .num_sms = 8,
+           .float16 = true},
+          seed);
+    Check({.name = "group of 20, spans, large logits",
+           .heads = 20,
+           .kv_heads = 1,
+           .kv_lengths = {600, 77},
+           .page_tokens = 128,
+           .reduction = ops::Reduction::kSpans,
+           .logit_scale = 40,
+           .float16 = true},
+          seed);
+    Check({.name = "window and anchors",
+           .kv_lengths = {1, 700, 65},
+           .policy = {{.heads = {{ops::sparse::HeadRole::kLocal, 100, 10}}}},
+           .float16 = true},
+          seed);
+  }
 }
 
 TEST(EmulatedDecode, LearnedRows) {

@@ -41,6 +41,14 @@ HostPlane::HostPlane(const PageTable& table, const std::vector<int32_t>& kv_leng
   }
 }
 
+void HostPlane::ToFloat16() {
+  exact.resize(data.size());
+  for (size_t i = 0; i < data.size(); ++i) {
+    data[i] = F32ToF16(Bf16ToF32(data[i]));
+    exact[i] = F16ToF32(data[i]);
+  }
+}
+
 namespace {
 
 // `count` elements of a row: codes, their scale, and what they stand for.
@@ -103,9 +111,9 @@ QuantisedPlane::QuantisedPlane(HostPlane* latents, const HostPlane& rope,
   }
 }
 
-void Errors::Add(const RowReference& want, const uint16_t* out, float lse) {
+void Errors::Add(const RowReference& want, const uint16_t* out, float lse, bool float16) {
   for (size_t d = 0; d < want.out.size(); ++d) {
-    const double value = Bf16ToF32(out[d]);
+    const double value = float16 ? F16ToF32(out[d]) : Bf16ToF32(out[d]);
     if (!std::isfinite(value)) difference_ = std::numeric_limits<double>::infinity();
     difference_ += (value - want.out[d]) * (value - want.out[d]);
     norm_ += want.out[d] * want.out[d];

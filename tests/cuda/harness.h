@@ -26,6 +26,11 @@ class Noise {
  public:
   explicit Noise(uint32_t seed) : engine_(seed) {}
   float Next(float scale) { return scale * std::uniform_real_distribution<float>(-1, 1)(engine_); }
+  std::vector<uint16_t> Float16(size_t count, float scale) {
+    std::vector<uint16_t> values(count);
+    for (uint16_t& v : values) v = F32ToF16(Next(scale));
+    return values;
+  }
   std::vector<uint16_t> Bf16(size_t count, float scale) {
     std::vector<uint16_t> values(count);
     for (uint16_t& v : values) v = F32ToBf16(Next(scale));
@@ -67,6 +72,8 @@ struct HostPlane {
             head) *
                dim;
   }
+  // Elements become float16, poison stays NaN.
+  void ToFloat16();
   double Value(const PageTable& table, size_t sequence, int token, int head, int d) const {
     const uint16_t* at = Row(table, sequence, token, head) + d;
     return exact.empty() ? double{Bf16ToF32(*at)}
@@ -139,7 +146,7 @@ RowReference AttendRow(int visible, int dim_v, Score score, Value value) {
 // Relative error in norm over all rows, and the largest difference of lse.
 class Errors {
  public:
-  void Add(const RowReference& want, const uint16_t* out, float lse);
+  void Add(const RowReference& want, const uint16_t* out, float lse, bool float16 = false);
   double out() const {
     return norm_ == 0 ? std::sqrt(difference_) : std::sqrt(difference_ / norm_);
   }

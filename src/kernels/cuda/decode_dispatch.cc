@@ -33,17 +33,18 @@ cudaError_t RunDecodeSm90(int dim_qk, int dim_v, int rows, const DecodeParams& p
 
 cudaError_t RunDecodeWarpsSm90(CacheCode code, int dim, int rows, const DecodeParams& params,
                                cudaStream_t stream) {
-#define FATHOM_DECODE(CODE, DIM, ROWS)                           \
-  if (code == CacheCode::CODE && dim == (DIM) && rows == (ROWS)) \
-  return RunDecodeWarpsSm90<CacheCode::CODE, DIM, ROWS>(params, stream)
-#define FATHOM_DECODE_SHAPES(CODE) \
-  FATHOM_DECODE(CODE, 64, 8);      \
-  FATHOM_DECODE(CODE, 64, 16);     \
-  FATHOM_DECODE(CODE, 128, 8);     \
-  FATHOM_DECODE(CODE, 128, 16)
-  FATHOM_DECODE_SHAPES(kBf16);
-  FATHOM_DECODE_SHAPES(kInt8);
-  FATHOM_DECODE_SHAPES(kE4m3);
+#define FATHOM_DECODE(CODE, DIM, ROWS, FLOAT16)                                                 \
+  if (code == CacheCode::CODE && dim == (DIM) && rows == (ROWS) && params.float16 == (FLOAT16)) \
+  return RunDecodeWarpsSm90<CacheCode::CODE, DIM, ROWS, FLOAT16>(params, stream)
+#define FATHOM_DECODE_SHAPES(CODE, FLOAT16) \
+  FATHOM_DECODE(CODE, 64, 8, FLOAT16);      \
+  FATHOM_DECODE(CODE, 64, 16, FLOAT16);     \
+  FATHOM_DECODE(CODE, 128, 8, FLOAT16);     \
+  FATHOM_DECODE(CODE, 128, 16, FLOAT16)
+  FATHOM_DECODE_SHAPES(kBf16, false);
+  FATHOM_DECODE_SHAPES(kBf16, true);
+  FATHOM_DECODE_SHAPES(kInt8, false);
+  FATHOM_DECODE_SHAPES(kE4m3, false);
 #undef FATHOM_DECODE_SHAPES
 #undef FATHOM_DECODE
   return cudaErrorNotSupported;

@@ -111,6 +111,8 @@ struct DecodeParams {
   const ListedTile* listed = nullptr;
   const uint64_t* masks = nullptr;
   int32_t num_lists = 0;
+
+  bool float16 = false;  // queries, cache and output: float16 where they are said to be bf16
 };
 
 }  // namespace fathom::kernels::cuda

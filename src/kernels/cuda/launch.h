@@ -47,8 +47,8 @@ cudaError_t RunDecodeSm80(const DecodeParams& params, cudaStream_t stream);
 template <int kRows>
 cudaError_t RunDecodeLatentSm80(const DecodeParams& params, cudaStream_t stream);
 
-// GQA with free-running warps. kDim: 64, 128; kRows: 8, 16.
-template <CacheCode kCode, int kDim, int kRows>
+// GQA with free-running warps. kDim: 64, 128; kRows: 8, 16. kFloat16: in place of bf16.
+template <CacheCode kCode, int kDim, int kRows, bool kFloat16 = false>
 cudaError_t RunDecodeWarpsSm90(const DecodeParams& params, cudaStream_t stream);
 
 // Finds the instantiation; cudaErrorNotSupported when there is none.

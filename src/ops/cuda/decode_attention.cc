@@ -59,7 +59,8 @@ int64_t LineSize(const DecodeAttentionShape& s) {
 Status CheckShape(const DecodeAttentionShape& s, const GpuLimits& gpu) {
   const auto supported = [&gpu] {
     return fmt::format(
-        "supported on this GPU: {}; BF16; pages of 16, 32, 64 or 128 tokens; 1 to 8 query tokens "
+        "supported on this GPU: {}; BF16, GQA on Hopper also F16; pages of 16, 32, 64 or 128 "
+        "tokens; 1 to 8 query tokens "
         "a sequence",
         SupportedOn(gpu, DecodeKernels()));
   };
@@ -151,8 +152,8 @@ Result<std::span<const AttentionKernel>> ChooseFamily(const DecodeAttentionShape
     std::string why;
     if (shape.head_dim_qk != widest.dim_qk || shape.head_dim_v != widest.dim_v) {
       why = fmt::format("head dims {}/{}", widest.dim_qk, widest.dim_v);
-    } else if (shape.dtype != DType::kBF16) {
-      why = fmt::format("dtype BF16 only, not {}", NameOf(shape.dtype));
+    } else if (shape.dtype != widest.dtype) {
+      why = fmt::format("dtype {} only, not {}", NameOf(widest.dtype), NameOf(shape.dtype));
     } else {
       why = WhyNotAsked(shape, options, widest);
       if (why.empty()) why = WhyNotOn(gpu, widest);
@@ -290,6 +291,7 @@ void BindDecodeWorkspace(const DecodeAttentionPlan& plan, void* workspace,
   params->max_query_tokens = plan.shape.max_query_tokens;
   params->page_tokens = plan.shape.page_tokens;
   params->code = plan.shape.code;
+  params->float16 = plan.shape.dtype == DType::kF16;
   params->portable = plan.kernel.kind == KernelKind::kPortable;
   params->free_warps = plan.kernel.kind == KernelKind::kWarps;
   params->split = plan.split;

@@ -47,9 +47,9 @@ constexpr AttentionKernel Wide(const char* family) {
           KernelKind::kWide};
 }
 
-template <CacheCode kCode, int kDim, int kRows>
+template <CacheCode kCode, int kDim, int kRows, bool kFloat16 = false>
 constexpr AttentionKernel Warps(const char* family) {
-  using Config = sm90::WarpsConfig<kCode, kDim, kRows>;
+  using Config = sm90::WarpsConfig<kCode, kDim, kRows, kFloat16>;
   return {family,
           kDim,
           kDim,
@@ -60,7 +60,8 @@ constexpr AttentionKernel Warps(const char* family) {
           Config::kSharedBytes,
           KernelKind::kWarps,
           Config::kQuantised,
-          true};
+          true,
+          kFloat16 ? DType::kF16 : DType::kBF16};
 }
 
 constexpr AttentionKernel Latent(const char* family) {
@@ -151,6 +152,10 @@ constexpr std::array kDecode = {
     Warps<CacheCode::kBf16, 64, 16>("gqa_d64_warps"),
     Warps<CacheCode::kBf16, 128, 8>("gqa_d128_warps"),
     Warps<CacheCode::kBf16, 128, 16>("gqa_d128_warps"),
+    Warps<CacheCode::kBf16, 64, 8, true>("gqa_d64_f16"),
+    Warps<CacheCode::kBf16, 64, 16, true>("gqa_d64_f16"),
+    Warps<CacheCode::kBf16, 128, 8, true>("gqa_d128_f16"),
+    Warps<CacheCode::kBf16, 128, 16, true>("gqa_d128_f16"),
     Warps<CacheCode::kInt8, 64, 8>("gqa_d64_quantised"),
     Warps<CacheCode::kInt8, 64, 16>("gqa_d64_quantised"),
     Warps<CacheCode::kInt8, 128, 8>("gqa_d128_quantised"),

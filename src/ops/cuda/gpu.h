@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 
+#include "base/dtype.h"
 #include "cost/hardware.h"
 #include "kernels/cuda/cache_code.h"
 
@@ -38,8 +39,9 @@ struct AttentionKernel {
   int blocks_per_sm = 0;     // where the SM's shared memory holds them
   int64_t shared_bytes = 0;  // of a block
   KernelKind kind = KernelKind::kWarpgroups;
-  bool quantised = false;   // takes int8 and e4m3 caches, and only those
-  bool tile_lists = false;  // visits listed tiles
+  bool quantised = false;      // takes int8 and e4m3 caches, and only those
+  bool tile_lists = false;     // visits listed tiles
+  DType dtype = DType::kBF16;  // of queries, of what is not quantised, and of output
 
   bool latent() const { return dim_qk > dim_v && dim_v > 128; }
 };

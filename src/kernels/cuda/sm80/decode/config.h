@@ -11,6 +11,7 @@ struct DecodeConfig {
   static constexpr CacheCode kCode = CacheCode::kBf16;
   static constexpr bool kCopyEngine = false;
   static constexpr bool kQuantised = false;
+  static constexpr bool kFloat16 = false;
   static constexpr int kDim = kDim_;
   static constexpr int kDimV = kDim_;
   static constexpr int kRows = kRows_;

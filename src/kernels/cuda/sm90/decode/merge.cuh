@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/decode_schedule.h"
+#include "kernels/cuda/ptx/mma.h"
 #include "kernels/cuda/ptx/sync.h"
 
 namespace fathom::kernels::cuda::sm90 {
@@ -150,7 +151,9 @@ struct MergeUnit {
                                             head * params.out_head_stride + column);
 #pragma unroll
     for (int i = 0; i < kColumns; i += 2) {
-      out[i / 2] = ptx::PackBf16(sum[i] * scale, sum[i + 1] * scale);
+      const float low = sum[i] * scale;
+      const float high = sum[i + 1] * scale;
+      out[i / 2] = params.float16 ? ptx::PackF16(low, high) : ptx::PackBf16(low, high);
     }
     if (params.lse != nullptr && column == 0) {
       params.lse[at * (params.num_kv_heads * params.group) + head] = LogSumExp(state);

@@ -7,8 +7,9 @@
 
 namespace fathom::kernels::cuda::sm90 {
 
-// kDim: elements of keys and of values. kRows: query rows of a block, 8 or 16.
-template <CacheCode kCode_, int kDim_, int kRows_>
+// kDim: elements of keys and of values. kRows: query rows of a block, 8 or 16. kFloat16: queries,
+// output and an unquantised cache are float16 instead of bf16.
+template <CacheCode kCode_, int kDim_, int kRows_, bool kFloat16_>
 struct WarpsConfig {
   static constexpr CacheCode kCode = kCode_;
   static constexpr int kDim = kDim_;
@@ -16,6 +17,8 @@ struct WarpsConfig {
   static constexpr int kRows = kRows_;
   static constexpr bool kCopyEngine = true;  // loads by TMA
   static constexpr bool kQuantised = kCode != CacheCode::kBf16;
+  static constexpr bool kFloat16 = kFloat16_;
+  static_assert(!kQuantised || !kFloat16);
   static constexpr int kElementBytes = kQuantised ? 1 : 2;
 
   static constexpr int kTile = kDecodeTileTokens;

@@ -260,9 +260,9 @@ class WarpsConsumer {
     for (int j = 0; j < kRowTiles; ++j) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        p[j][i] =
-            ptx::TransposeMatrix(Config::kQuantised ? ptx::PackF16(s[j][2 * i], s[j][2 * i + 1])
-                                                    : ptx::PackBf16(s[j][2 * i], s[j][2 * i + 1]));
+        p[j][i] = ptx::TransposeMatrix(Config::kQuantised || Config::kFloat16
+                                           ? ptx::PackF16(s[j][2 * i], s[j][2 * i + 1])
+                                           : ptx::PackBf16(s[j][2 * i], s[j][2 * i + 1]));
       }
     }
     Values(p);
@@ -328,6 +328,16 @@ class WarpsConsumer {
            load / kLoads * (Config::kTile * Config::kBlockRowBytes);
   }
 
+  // Of elements as they are stored.
+  __device__ __forceinline__ static void Multiply(float (&d)[4], const uint32_t (&a)[4],
+                                                  uint32_t b0, uint32_t b1) {
+    if constexpr (Config::kFloat16) {
+      ptx::MmaF16(d, a, b0, b1);
+    } else {
+      ptx::Mma(d, a, b0, b1);
+    }
+  }
+
   __device__ __forceinline__ void Scores(float (&s)[kRowTiles][4]) const {
     // Two sums: one product does not wait for the one before.
     float part[2][kRowTiles][4] = {};
@@ -342,7 +352,7 @@ class WarpsConsumer {
           ptx::MmaInt8(codes[0][j], raw, q_[j][load * 2][0], q_[j][load * 2][1]);
           ptx::MmaInt8Uint8(codes[1][j], raw, q_[j][load * 2 + 1][0], q_[j][load * 2 + 1][1]);
         } else if constexpr (!Config::kQuantised) {
-          ptx::Mma(part[load % 2][j], raw, q_[j][load][0], q_[j][load][1]);
+          Multiply(part[load % 2][j], raw, q_[j][load][0], q_[j][load][1]);
         }
       }
       if constexpr (Config::kCode == CacheCode::kE4m3) {
@@ -391,7 +401,7 @@ class WarpsConsumer {
         }
       } else {
 #pragma unroll
-        for (int j = 0; j < kRowTiles; ++j) ptx::Mma(out_[j][load], raw, p[j][0], p[j][1]);
+        for (int j = 0; j < kRowTiles; ++j) Multiply(out_[j][load], raw, p[j][0], p[j][1]);
       }
     }
   }
@@ -580,8 +590,11 @@ class WarpsConsumer {
     const int head = RowHead(heads, row, token);
     auto* out = static_cast<uint16_t*>(params_.out) + at_token * params_.out_token_stride +
                 head * params_.out_head_stride + column;
-    *reinterpret_cast<uint2*>(out) = make_uint2(ptx::PackBf16(total.x * scale, total.y * scale),
-                                                ptx::PackBf16(total.z * scale, total.w * scale));
+    const auto pack = [scale](float low, float high) {
+      return Config::kFloat16 ? ptx::PackF16(low * scale, high * scale)
+                              : ptx::PackBf16(low * scale, high * scale);
+    };
+    *reinterpret_cast<uint2*>(out) = make_uint2(pack(total.x, total.y), pack(total.z, total.w));
     if (params_.lse != nullptr && column == 0) {
       params_.lse[at_token * params_.num_kv_heads * params_.group + head] = LogSumExp(state);
     }

@@ -6,9 +6,9 @@
 
 namespace fathom::kernels::cuda {
 
-template <CacheCode kCode, int kDim, int kRows>
+template <CacheCode kCode, int kDim, int kRows, bool kFloat16>
 cudaError_t RunDecodeWarpsSm90(const DecodeParams& params, cudaStream_t stream) {
-  using Config = sm90::WarpsConfig<kCode, kDim, kRows>;
+  using Config = sm90::WarpsConfig<kCode, kDim, kRows, kFloat16>;
   sm90::WarpsMaps maps;
   const int box_tokens = params.page_tokens < Config::kTile ? params.page_tokens : Config::kTile;
   for (int i = 0; i < 2; ++i) {
