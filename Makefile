@@ -2,7 +2,7 @@
 PRESET ?= release
 JOBS ?= $(shell nproc)
 
-.PHONY: help setup build build-dir demo test test-all lint format clean
+.PHONY: help setup configure build program build-dir demo test test-all lint format clean
 
 help:
 	@echo "make demo      set up, build, serve the shipped model, ask it, print where the time went"
@@ -18,12 +18,17 @@ build-dir:
 setup:
 	@tools/setup.sh
 
-build: setup | build-dir
+configure: setup | build-dir
 	@cmake --preset $(PRESET) > build/.configure.$(PRESET).log 2>&1 || \
 	  { cat build/.configure.$(PRESET).log; exit 1; }
+
+build: configure
 	@cmake --build --preset $(PRESET) -j $(JOBS)
 
-demo: build
+program: configure  # without tests and benchmarks, which take as long again
+	@cmake --build --preset $(PRESET) -j $(JOBS) --target fathom
+
+demo: program
 	@tools/demo.sh
 
 lint: setup
