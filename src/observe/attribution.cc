@@ -65,19 +65,35 @@ void SortAndClipImpl(std::vector<Item>* items, Interval (*get)(const Item&),
   items->resize(kept);
 }
 
-// How much of a gap between two steps was an interruption. The host's own work takes microseconds
-// there; a shorter gap says nothing.
-int64_t Interrupted(const std::vector<OffCpu>& off_cpu, Interval gap) {
-  constexpr int64_t kShortestNs = 20'000;
-  if (gap.length() < kShortestNs) return 0;
-  int64_t ns = 0;
-  for (const OffCpu& off : off_cpu) {
-    const int64_t both =
-        std::min(gap.end_ns, off.time.end_ns) - std::max(gap.begin_ns, off.time.begin_ns);
-    if (both > 0) ns += std::min(both, off.ns);
+// How much of the gaps between two steps was an interruption. The host's own work takes
+// microseconds there; a shorter gap says nothing. Gaps are asked about in order.
+class Interruptions {
+ public:
+  explicit Interruptions(const std::vector<OffCpu>& off_cpu) : off_cpu_(off_cpu) {}
+
+  int64_t In(Interval gap) {
+    constexpr int64_t kShortestNs = 20'000;
+    if (gap.length() < kShortestNs) return 0;
+    int64_t ns = 0;
+    for (; at_ < off_cpu_.size(); ++at_, spent_ = 0) {
+      const OffCpu& off = off_cpu_[at_];
+      if (off.time.begin_ns >= gap.end_ns) break;
+      const int64_t both =
+          std::min(gap.end_ns, off.time.end_ns) - std::max(gap.begin_ns, off.time.begin_ns);
+      // What one gap of a span has taken is not there for the next one.
+      const int64_t taken = std::clamp<int64_t>(both, 0, off.ns - spent_);
+      ns += taken;
+      spent_ += taken;
+      if (off.time.end_ns > gap.end_ns) break;  // reaches into the next gap
+    }
+    return ns;
   }
-  return ns;
-}
+
+ private:
+  const std::vector<OffCpu>& off_cpu_;  // sorted by begin, free of overlaps
+  size_t at_ = 0;
+  int64_t spent_ = 0;  // of off_cpu_[at_]
+};
 
 }  // namespace
 
@@ -149,8 +165,9 @@ Breakdown Attribute(const Timeline& timeline, Interval window, std::vector<StepS
   take(Part::kNetworkWrite, timeline.network_write);
   take(Part::kOthersDetokenize, timeline.others_detokenize);
   take(Part::kWaitingForCpu, timeline.waiting);
+  Interruptions interruptions(timeline.off_cpu);
   for (const Interval& gap : free) {
-    const int64_t waited = Interrupted(timeline.off_cpu, gap);
+    const int64_t waited = interruptions.In(gap);
     add(Part::kWaitingForCpu, waited);
     add(Part::kUnexplained, gap.length() - waited);
   }

@@ -168,6 +168,36 @@ TEST(Ledger, NamesWaitsForACpu) {
   EXPECT_EQ(b.of(Part::kUnexplained), (10 + 10 + 5) * kUs);
 }
 
+// What cuts a gap between two steps into pieces does not make the interruption longer.
+TEST(Ledger, CountsAnInterruptionOnce) {
+  Script s;
+  s.At(Kind::kRequestArrived, 0, 1);
+  s.At(Kind::kQueued, 0, 1, 8);
+  s.At(Kind::kScheduled, 0, 1, 0, 0, 1);
+  s.Use(1, 1, 8, 0, true);
+  s.OpSpan(1, Op::kQkv, 0, 100);
+  s.Span(Kind::kStep, 0, 100, 0, 8, 1, 8);
+  // 30 of 90 us off the CPU; writing the answer lies in the middle of them.
+  s.Span(Kind::kWaitForCpu, 100, 190, 0, 30 * kUs, 2);
+  s.Span(Kind::kNetworkWrite, 140, 150, 1, 99);
+  s.Use(1, 2, 1, 8, false);
+  s.OpSpan(2, Op::kQkv, 190, 200);
+  s.Span(Kind::kStep, 190, 200, 0, 1, 2, 0);
+  s.Span(Kind::kWaitForCpu, 200, 240, 0, 25 * kUs, 3);
+  s.Use(1, 3, 1, 9, false);
+  s.OpSpan(3, Op::kQkv, 240, 250);
+  s.Span(Kind::kStep, 240, 250, 0, 1, 3, 0);
+  s.At(Kind::kFinished, 250, 1, 2, 1);
+  s.At(Kind::kResponded, 250, 1);
+  Ledger ledger;
+  ledger.Consume(s.events);
+  const auto found = ledger.Find(1, 0);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(Sum(found->total), found->total.wall_ns);
+  EXPECT_EQ(found->total.of(Part::kWaitingForCpu), (30 + 25) * kUs);
+  EXPECT_EQ(found->total.of(Part::kUnexplained), (80 - 30 + 40 - 25) * kUs);
+}
+
 TEST(Ledger, NamesOtherRequestsPrefill) {
   Script s;
   s.At(Kind::kRequestArrived, 0, 1);
