@@ -86,10 +86,20 @@ std::vector<std::string> PathsOf(const diagnose::Timeline& timeline) {
 
 Status CheckOutputs(const std::vector<std::string>& outputs,
                     const std::vector<std::string>& inputs) {
-  const auto holds = [](std::span<const std::string> files, const std::string& file) {
+  // Files need not be there yet, and may have several names.
+  const auto place = [](const std::string& file) {
+    std::error_code error;
+    const std::filesystem::path whole = std::filesystem::absolute(file, error);
+    const std::filesystem::path path = std::filesystem::weakly_canonical(whole, error);
+    return error ? whole : path;
+  };
+  const auto holds = [&](std::span<const std::string> files, const std::string& file) {
     return std::any_of(files.begin(), files.end(), [&](const std::string& other) {
+      if (other.empty()) return false;
+      if (other == file) return true;
+      if (other == "-" || file == "-") return false;
       std::error_code error;
-      return other == file || (!other.empty() && std::filesystem::equivalent(other, file, error));
+      return place(other) == place(file) || std::filesystem::equivalent(other, file, error);
     });
   };
   for (size_t i = 0; i < outputs.size(); ++i) {

@@ -94,6 +94,14 @@ def test_two_forms_need_two_places(tmp_path, place):
                                                 expect=2)
 
 
+def test_two_names_of_a_place_are_one(tmp_path):
+    (tmp_path / "folder").mkdir()
+    here = os.path.relpath(tmp_path / "report")
+    for other in (f"{tmp_path}/folder/../report", here, f"./{here}"):
+        assert "another place for each form" in run(
+            "diagnose", STATIC, "--json", tmp_path / "report", "--md", other, expect=2)
+
+
 def test_a_recording_counts_once(tmp_path):
     copy = tmp_path / "copy.json"
     copy.write_bytes(gzip.open(STATIC).read())
