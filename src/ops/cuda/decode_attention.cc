@@ -60,8 +60,7 @@ Status CheckShape(const DecodeAttentionShape& s, const GpuLimits& gpu) {
   const auto supported = [&gpu] {
     return fmt::format(
         "supported on this GPU: {}; BF16, GQA on Hopper also F16; pages of 16, 32, 64 or 128 "
-        "tokens; 1 to 8 query tokens "
-        "a sequence",
+        "tokens; 1 to 8 query tokens a sequence",
         SupportedOn(gpu, DecodeKernels()));
   };
   if (s.num_sequences < 1 || s.num_kv_heads < 1 || s.num_heads < 1 ||
@@ -124,7 +123,7 @@ std::string WhyNotAsked(const DecodeAttentionShape& shape, const DecodeAttention
                         const AttentionKernel& kernel) {
   const bool quantised = shape.code != CacheCode::kBf16;
   if (quantised != kernel.quantised) {
-    return kernel.quantised ? "int8 or e4m3 cache only" : "bf16 cache only";
+    return kernel.quantised ? "int8 or e4m3 cache only" : "no quantised cache";
   }
   if (shape.tile_lists && !kernel.tile_lists) return "no tile lists";
   if (shape.tile_lists && shape.page_tokens < cuda::kDecodeTileTokens) {

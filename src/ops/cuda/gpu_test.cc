@@ -99,7 +99,7 @@ TEST(ArgumentErrors, ListWhatTheGpuSupportsAndWhyEachKernelWasRefused) {
   EXPECT_THAT(
       DecodeError(decode, a100),
       AllOf(HasSubstr("mla_576_512_quantised (needs compute capability 9.0, this GPU has 8.0)"),
-            HasSubstr("mla_576_512_portable (bf16 cache only). Supported on this GPU: head dims "
+            HasSubstr("mla_576_512_portable (no quantised cache). Supported on this GPU: head dims "
                       "64/64, head dims 128/128, head dims 576/512")));
   decode.code = kernels::cuda::CacheCode::kBf16;
   decode.head_dim_qk = decode.head_dim_v = 128;

@@ -152,8 +152,7 @@ Result<MlaPrefillPlan> PlanMlaPrefill(const MlaPrefillShape& shape,
 std::string MlaPrefillPlan::Describe() const {
   return fmt::format(
       "{} parts of {} keys expanded into {} bytes, {} bytes of partial results (merged {} at "
-      "once), "
-      "{} bytes for cuBLAS, workspace {} bytes; {}",
+      "once), {} bytes for cuBLAS, workspace {} bytes; {}",
       num_parts, part_keys, expanded_bytes, state_bytes, std::min(max_states, num_parts),
       gemm_bytes, workspace_bytes, prefill.Describe());
 }
