@@ -96,9 +96,10 @@ Status CheckOutputs(const std::vector<std::string>& outputs,
   const auto holds = [&](std::span<const std::string> files, const std::string& file) {
     return std::any_of(files.begin(), files.end(), [&](const std::string& other) {
       if (other.empty()) return false;
+      std::error_code error;
+      if (std::filesystem::is_character_file(file, error)) return false;  // /dev/null holds nothing
       if (other == file) return true;
       if (other == "-" || file == "-") return false;
-      std::error_code error;
       return place(other) == place(file) || std::filesystem::equivalent(other, file, error);
     });
   };

@@ -151,8 +151,10 @@ FATHOM_SIMT_UNWATCHED T atomicAdd(T* at, T value) {
   return old;
 }
 FATHOM_SIMT_UNWATCHED inline float2 atomicAdd(float2* at, float2 v) {
+  fathom::simt::Acquire(at);
   const float2 old = *at;
   at->x += v.x, at->y += v.y;
+  fathom::simt::Release(at);
   return old;
 }
 inline void __threadfence() {}
