@@ -357,12 +357,7 @@ AttentionErrors DecodeRun::CompareFloat32() {
   ReferenceInputs in = s.Inputs();
   Buffer seen;
   if (s.sparse) {
-    seen = Buffer(SeenKeys(*s.sparse, rows, s.max_kv));
-    in.seen = seen.As<uint8_t>();
-  }
-  if (s.learned) {
-    in.learned_rows = s.sparse->policy.learned_rows;
-    for (int i = 0; i < 2; ++i) in.learned[i] = s.learned->rows.data(i);
+    seen = SetSparse(*s.sparse, s.learned ? &s.learned->rows : nullptr, rows, s.max_kv, &in);
   }
   return s.CompareAll(Reference(in, rows));
 }

@@ -243,12 +243,7 @@ AttentionErrors PrefillRun::CompareFloat32(int max_rows) {
   }
   Buffer seen;
   if (s.sparse) {
-    seen = Buffer(SeenKeys(*s.sparse, rows, s.max_kv));
-    in.seen = seen.As<uint8_t>();
-  }
-  if (s.learned) {
-    in.learned_rows = s.sparse->policy.learned_rows;
-    for (int i = 0; i < 2; ++i) in.learned[i] = s.learned->rows.data(i);
+    seen = SetSparse(*s.sparse, s.learned ? &s.learned->rows : nullptr, rows, s.max_kv, &in);
   }
   AttentionErrors errors = Compare(Reference(in, rows), index, s.out.Read<uint16_t>(),
                                    s.lse.Read<float>(), s.shape.dim_v);

@@ -150,6 +150,18 @@ constexpr struct {
   ops::PrefillAttentionOptions options;
 } kPrefillVariants[] = {{"", {}}, {", portable", {.portable = true}}};
 
+// Prints a case of prefill and adds it to the checks: 1 where it fails. `same`: a second run gave
+// equal bits.
+int PrefillFails(const std::string& name, const AttentionErrors& errors, double lse_tolerance,
+                 bool same, Json& json) {
+  const bool ok = errors.finite && errors.out <= kTolerance && errors.lse <= lse_tolerance && same;
+  fmt::print("{:<66} {:>9.2e} {:>9.2e} {}{}\n", name, errors.out, errors.lse, ok ? "ok" : "FAILED",
+             same ? "" : ", bits differ");
+  json["checks"].push_back(
+      {{"case", name}, {"error", errors.out}, {"lse_error", errors.lse}, {"ok", ok}});
+  return ok ? 0 : 1;
+}
+
 int CheckPrefill(const ops::GpuLimits& gpu, const Filter& filter, Json& json) {
   int failures = 0;
   for (const PrefillCase& shape : PrefillCheckCases()) {
@@ -162,14 +174,7 @@ int CheckPrefill(const ops::GpuLimits& gpu, const Filter& filter, Json& json) {
       const auto first = run.Output();
       const AttentionErrors errors = run.CompareFloat32(4096);
       run.Run();
-      const bool same = run.Output() == first;
-      const bool ok =
-          errors.finite && errors.out <= kTolerance && errors.lse <= kLseTolerance && same;
-      failures += ok ? 0 : 1;
-      fmt::print("{:<66} {:>9.2e} {:>9.2e} {}{}\n", name, errors.out, errors.lse,
-                 ok ? "ok" : "FAILED", same ? "" : ", bits differ");
-      json["checks"].push_back(
-          {{"case", name}, {"error", errors.out}, {"lse_error", errors.lse}, {"ok", ok}});
+      failures += PrefillFails(name, errors, kLseTolerance, run.Output() == first, json);
     }
   }
   return failures;
@@ -230,14 +235,7 @@ int CheckMlaPrefill(const ops::GpuLimits& gpu, const Filter& filter, Json& json)
       const auto first = run.Output();
       const AttentionErrors errors = run.CompareFloat64(48);
       run.Run();
-      const bool same = run.Output() == first;
-      const bool ok =
-          errors.finite && errors.out <= kTolerance && errors.lse <= kMlaLseTolerance && same;
-      failures += ok ? 0 : 1;
-      fmt::print("{:<66} {:>9.2e} {:>9.2e} {}{}\n", name, errors.out, errors.lse,
-                 ok ? "ok" : "FAILED", same ? "" : ", bits differ");
-      json["checks"].push_back(
-          {{"case", name}, {"error", errors.out}, {"lse_error", errors.lse}, {"ok", ok}});
+      failures += PrefillFails(name, errors, kMlaLseTolerance, run.Output() == first, json);
     }
   }
   return failures;

@@ -115,6 +115,17 @@ kernels::cuda::PagedPlane LearnedRows::View(int plane) const {
           row_bytes_[plane], head_bytes_[plane]};
 }
 
+Buffer SetSparse(const ops::sparse::Plan& plan, const LearnedRows* learned,
+                 const std::vector<QueryRow>& rows, int max_kv_tokens, ReferenceInputs* in) {
+  Buffer seen(SeenKeys(plan, rows, max_kv_tokens));
+  in->seen = seen.As<uint8_t>();
+  if (learned != nullptr) {
+    in->learned_rows = plan.policy.learned_rows;
+    for (int i = 0; i < 2; ++i) in->learned[i] = learned->data(i);
+  }
+  return seen;
+}
+
 void FoldLearned(const Buffer& learned_out, const Buffer& learned_lse, int64_t rows, int dim,
                  const Buffer& out, const Buffer& lse, cudaStream_t stream) {
   kernels::cuda::MergeStatesParams merge;

@@ -53,6 +53,11 @@ class LearnedRows {
   int num_pages_ = 0;
 };
 
+// Has the reference see what the plan keeps, and the learned rows where there are any. The result
+// holds what `in` points to.
+Buffer SetSparse(const ops::sparse::Plan& plan, const LearnedRows* learned,
+                 const std::vector<QueryRow>& rows, int max_kv_tokens, ReferenceInputs* in);
+
 // Folds the state over learned rows into the one of the sequences' own keys, which the result
 // replaces. Rows of bf16 [dim].
 void FoldLearned(const Buffer& learned_out, const Buffer& learned_lse, int64_t rows, int dim,

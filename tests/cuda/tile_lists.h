@@ -18,6 +18,19 @@ inline ops::sparse::Lists MakeLists(const std::vector<std::vector<int32_t>>& lis
   return made;
 }
 
+// Eight heads of four kv heads: every role, kv heads with one and with two, and one that is off.
+inline ops::sparse::Policy PolicyTable() {
+  using ops::sparse::HeadRole;
+  return {.heads = {{HeadRole::kGlobal},
+                    {HeadRole::kGlobal},
+                    {HeadRole::kLocal, 50, 3},
+                    {HeadRole::kLocal, 200, 3},
+                    {HeadRole::kOff},
+                    {HeadRole::kLocal, 64},
+                    {HeadRole::kOff},
+                    {HeadRole::kOff}}};
+}
+
 inline std::vector<ops::sparse::Sequence> SequencesOf(const std::vector<int32_t>& kv_lengths,
                                                       const std::vector<int32_t>& starts) {
   std::vector<ops::sparse::Sequence> sequences;
