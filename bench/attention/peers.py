@@ -3,8 +3,11 @@
 
 Each call is captured into a CUDA graph and replayed; before each replay 256 MiB are overwritten, so
 that L2 holds nothing of use. Prints the median and writes --json (schema fathom.bench.peers/1).
+FlashAttention-3 (module flash_attn_interface) and FlashMLA (flash_mla) are measured where they are
+installed: decode from pages of 64 that lie anywhere, scheduling metadata made before.
 """
 import argparse
+import importlib
 import json
 import statistics
 
@@ -25,8 +28,13 @@ PREFILL = [(16, 1024, 32, 8, 128, 128, True), (8, 2048, 32, 8, 128, 128, True),
            (8, 2048, 12, 12, 64, 64, False), (1, 16384, 32, 32, 64, 64, True),
            (1, 4096, 16, 16, 192, 128, True), (1, 16384, 16, 16, 192, 128, True),
            (1, 32768, 16, 16, 192, 128, True), (1, 8192, 128, 128, 192, 128, True)]
-
-
+# the last queries of a prompt, its length: 32/8 heads of 128
+CHUNKS = [(2048, 32768), (512, 65536)]
+# heads, batch, context, queries a sequence
+MLA = [(heads, batch, context, 1) for heads in (16, 128)
+       for batch, context in ((1, 8192), (1, 32768), (1, 131072), (8, 8192), (32, 8192),
+                              (128, 4096), (128, 8192), (16, 32768))] + [(128, 128, 8192, 2)]
+PAGE = 64
 # batch, length, heads, head dim, causal
 BACKWARD = [(batch, length, heads, dim, causal) for causal in (True, False)
             for batch, length, heads, dim in ((4, 2048, 16, 128), (2, 4096, 16, 128),
@@ -58,21 +66,72 @@ def time_cold(work, repeats, flush):
     return statistics.median(times)
 
 
+def optional(name):
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        print(f"{name} is not measured: {error}")
+        return None
+
+
+def tensor(*shape):
+    return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
+
+
+def sdpa(call):
+    """{backend: `call` by it alone}"""
+    def by(backend):
+        def work():
+            with sdpa_kernel([backend]):
+                call()
+        return work
+    return {name: by(backend) for name, backend in BACKENDS.items()}
+
+
+class Pages:
+    """`batch` sequences of `context` tokens in pages that lie anywhere."""
+
+    def __init__(self, batch, context):
+        self.batch, self.context, self.count = batch, context, batch * context // PAGE
+        self.table = torch.randperm(self.count, device="cuda").int().view(batch, -1)
+        self.lengths = torch.full((batch,), context, dtype=torch.int32, device="cuda")
+
+    def plane(self, heads, dim):
+        return tensor(self.count, PAGE, heads, dim)
+
+
+def fa3_decode(fa3, pages, q, k_heads, dim, dim_v, q_latent=None):
+    """flash_attn_with_kvcache; MLA absorbed: q of the rotated part, q_latent of the latents."""
+    k, v = pages.plane(k_heads, dim), pages.plane(k_heads, dim_v)
+    metadata = fa3.get_scheduler_metadata(
+        pages.batch, q.shape[1], pages.context, q.shape[2], k_heads, dim, pages.lengths, q.dtype,
+        headdim_v=dim_v, page_size=PAGE, causal=True)
+    return lambda: fa3.flash_attn_with_kvcache(
+        q, k, v, qv=q_latent, cache_seqlens=pages.lengths, page_table=pages.table, causal=True,
+        scheduler_metadata=metadata)
+
+
+def flash_mla_decode(flash_mla, pages, q):
+    cache = pages.plane(1, 576)
+    metadata = flash_mla.get_mla_metadata(pages.lengths, q.shape[1] * q.shape[2], 1)
+    return lambda: flash_mla.flash_mla_with_kvcache(q, cache, pages.table, pages.lengths, 512,
+                                                    *metadata, causal=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=21)
-    parser.add_argument("--op", choices=["decode", "prefill", "window", "backward", "qkv"])
+    parser.add_argument("--op", choices=["decode", "mla", "prefill", "window", "backward", "qkv"])
     parser.add_argument("--json")
     args = parser.parse_args()
     flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
     rows = []
 
-    def measure(shape, call, gigabytes, teraflops):
-        for name, backend in BACKENDS.items():
+    def measure(shape, calls, gigabytes, teraflops):
+        for name, call in calls.items():
             try:
-                with sdpa_kernel([backend]):
-                    us = time_cold(call, args.repeats, flush)
-            except RuntimeError as error:  # the backend does not take this shape
+                us = time_cold(call, args.repeats, flush)
+            except RuntimeError as error:  # the peer does not take this shape
                 print(f"{shape:36} {name:10} {str(error).splitlines()[0][:60]}")
                 continue
             rows.append({"shape": shape, "peer": name, "us": us, "gb_per_s": gigabytes / us * 1e6,
@@ -80,28 +139,52 @@ def main():
             print(f"{shape:36} {name:10} {us:9.1f} us {gigabytes / us * 1e6:6.0f} GB/s "
                   f"{teraflops / us * 1e6:6.1f} TFLOP/s")
 
-    def tensor(*shape):
-        return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
-
     print(f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}")
+    fa3, flash_mla = optional("flash_attn_interface"), optional("flash_mla")
     if args.op in (None, "decode"):
         for batch, context in DECODE:
             q, k, v = (tensor(batch, 32, 1, 128), tensor(batch, 8, context, 128),
                        tensor(batch, 8, context, 128))
-            measure(f"gqa 32/8h d128 {batch} x {context // 1024}k",
-                    lambda: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
-                    k.numel() * 4e-9, batch * 32 * context * 512e-12)
+            calls = sdpa(lambda: F.scaled_dot_product_attention(q, k, v, enable_gqa=True))
+            if fa3:
+                calls["FA3"] = fa3_decode(fa3, Pages(batch, context), tensor(batch, 1, 32, 128), 8,
+                                          128, 128)
+            measure(f"gqa 32/8h d128 {batch} x {context // 1024}k", calls, k.numel() * 4e-9,
+                    batch * 32 * context * 512e-12)
+    if args.op in (None, "mla"):
+        for heads, batch, context, queries in MLA:
+            pages, calls = Pages(batch, context), {}
+            if flash_mla:
+                calls["FlashMLA"] = flash_mla_decode(flash_mla, pages,
+                                                     tensor(batch, queries, heads, 576))
+            if fa3:
+                calls["FA3"] = fa3_decode(fa3, pages, tensor(batch, queries, heads, 64), 1, 64, 512,
+                                          tensor(batch, queries, heads, 512))
+            pairs = batch * (queries * context - queries * (queries - 1) // 2)
+            measure(f"mla {heads}h {batch} x {context // 1024}k"
+                    + (f", {queries} queries" if queries > 1 else ""),
+                    calls, batch * context * 1152e-9, 2e-12 * pairs * heads * (576 + 512))
     if args.op in (None, "prefill"):
         for batch, length, heads, kv_heads, dim, dim_v, causal in PREFILL:
             q, k, v = (tensor(batch, heads, length, dim), tensor(batch, kv_heads, length, dim),
                        tensor(batch, kv_heads, length, dim_v))
             pairs = length * (length + 1) / 2 if causal else length * length
             dims = f"{dim}" if dim == dim_v else f"{dim}/{dim_v}"
+            calls = sdpa(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=causal,
+                                                                enable_gqa=True))
+            if fa3:
+                by_token = [x.transpose(1, 2).contiguous() for x in (q, k, v)]
+                calls["FA3"] = lambda: fa3.flash_attn_func(*by_token, causal=causal)
             measure(f"{heads}/{kv_heads}h d{dims} {'causal' if causal else 'full'} "
-                    f"{batch} x {length}",
-                    lambda: F.scaled_dot_product_attention(q, k, v, is_causal=causal,
-                                                           enable_gqa=True),
-                    0, 2e-12 * batch * pairs * heads * (dim + dim_v))
+                    f"{batch} x {length}", calls, 0,
+                    2e-12 * batch * pairs * heads * (dim + dim_v))
+        for chunk, length in CHUNKS if fa3 else ():  # PyTorch's causal mask starts at the first key
+            q, k, v = (tensor(1, n, heads, 128)
+                       for n, heads in ((chunk, 32), (length, 8), (length, 8)))
+            pairs = chunk * length - chunk * (chunk - 1) / 2
+            measure(f"32/8h d128 causal {chunk} of {length}",
+                    {"FA3": lambda: fa3.flash_attn_func(q, k, v, causal=True)}, 0,
+                    2e-12 * pairs * 32 * 256)
     if args.op in (None, "window"):
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
         compiled = torch.compile(flex_attention)
