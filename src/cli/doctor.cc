@@ -28,6 +28,7 @@
 #include "observe/live/perf_source.h"
 #include "observe/live/proc_source.h"
 #include "observe/live/sampler.h"
+#include "observe/live/thread_source.h"
 
 namespace fathom::cli {
 namespace {
@@ -49,7 +50,9 @@ volatile std::sig_atomic_t g_stop = 0;
 struct Observed {
   std::vector<event::Sample> samples;
   std::vector<observe::GpuInfo> gpus;
-  std::string no_gpu;  // why there is none; empty with one
+  std::string no_gpu;      // why there is none; empty with one
+  int numa_nodes = 0;      // with CPUs
+  std::string threads_of;  // what named the processes whose threads count: "nvml" or "pid"
   std::vector<observe::Sampler::Skipped> skipped;
   uint64_t lost = 0;
   int64_t alignment_error_ns = 0;
@@ -128,6 +131,7 @@ class LiveLine {
 };
 
 void AddSources(const DoctorOptions& options, observe::Sampler& sampler, Observed& seen) {
+  seen.numa_nodes = observe::NumaTopology::Read().num_cpu_nodes();
   sampler.Add(std::make_unique<observe::ProcSource>(options.pid));
   if (options.pid > 0) sampler.Add(std::make_unique<observe::PerfSource>(options.pid));
   const auto nvml = observe::Nvml::Load(options.nvml);
@@ -138,6 +142,16 @@ void AddSources(const DoctorOptions& options, observe::Sampler& sampler, Observe
   seen.gpus = (*nvml)->gpus();
   sampler.Add(std::make_unique<observe::NvmlSource>(*nvml));
   sampler.Add(std::make_unique<observe::NvmlPcieSource>(*nvml));
+  if (seen.numa_nodes < 2) return;  // every thread is on the GPUs' node
+  std::vector<int> node_of_gpu;
+  for (const observe::GpuInfo& gpu : seen.gpus) node_of_gpu.push_back(gpu.numa_node);
+  auto threads = std::make_unique<observe::ThreadSource>(observe::ThreadSourceOptions{
+      .node_of_gpu = std::move(node_of_gpu),
+      .list_processes = [nvml = *nvml](int gpu) { return nvml->ComputeProcesses(gpu); },
+      .pid = options.pid,
+      .root = ""});
+  seen.threads_of = threads->listed() ? "nvml" : "pid";
+  sampler.Add(std::move(threads));
 }
 
 void AddScrape(const Url& url, Observed& seen, LiveLine& line) {
@@ -191,8 +205,11 @@ std::string Recording(const DoctorOptions& options, const Observed& seen) {
                                    {"period_ms", options.period_ms},
                                    {"alignment_error_ns", seen.alignment_error_ns},
                                    {"gpus", nlohmann::ordered_json::array()}};
+  if (seen.numa_nodes > 0) header["numa_nodes"] = seen.numa_nodes;
+  if (!seen.threads_of.empty()) header["threads_of"] = seen.threads_of;
   for (const observe::GpuInfo& gpu : seen.gpus) {
-    header["gpus"].push_back({{"name", gpu.name}, {"memory_bytes", gpu.memory_bytes}});
+    header["gpus"].push_back(
+        {{"name", gpu.name}, {"memory_bytes", gpu.memory_bytes}, {"numa_node", gpu.numa_node}});
   }
   std::string out = header.dump() + "\n";
   for (const event::Sample& s : seen.samples) {

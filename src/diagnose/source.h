@@ -87,6 +87,7 @@ struct DeviceInfo {
   int64_t shared_bytes_per_block_optin = 0;
   int64_t memory_bytes = 0;
   double memory_bytes_per_s = 0;  // peak
+  int32_t numa_node = -1;         // of its PCIe slot; -1: not said
 
   // ROCm fills in the same fields: its wavefronts have 64 lanes.
   bool is_cuda() const { return warp_size != 64; }
@@ -126,15 +127,17 @@ struct Source {
   int32_t world_size = -1;
   std::vector<ProcessGroup> process_groups;
   std::vector<DeviceInfo> devices;
+  int32_t numa_nodes = 0;  // of the machine, those with CPUs; 0: not said
 
   // How the recording was made: what it can show and how it disturbed the run.
   std::optional<bool> with_stack;  // Python stacks recorded: CPU times are inflated
   std::optional<bool> record_shapes;
   std::optional<bool> profile_memory;
-  std::string producer;        // "cupti 130001", "roctracer 4.1", "Nsight Systems 2024.6"
-  std::string schema;          // version of the format, where it has one
-  int64_t overhead_ns = 0;     // CPU time inside the profiler's own overhead events
-  uint64_t unknown_names = 0;  // records that the producer named "unknown"
+  std::string producer;         // "cupti 130001", "roctracer 4.1", "Nsight Systems 2024.6"
+  std::string schema;           // version of the format, where it has one
+  bool threads_listed = false;  // gpu_threads_*: the driver named the processes, not the user
+  int64_t overhead_ns = 0;      // CPU time inside the profiler's own overhead events
+  uint64_t unknown_names = 0;   // records that the producer named "unknown"
 };
 
 }  // namespace fathom::diagnose

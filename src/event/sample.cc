@@ -29,6 +29,8 @@ constexpr std::array<Description, static_cast<size_t>(Metric::kCount)> kMetrics 
     {"process_instructions", "1/s"},
     {"process_cycles", "1/s"},
     {"process_cache_misses", "1/s"},
+    {"gpu_threads_near", "threads"},
+    {"gpu_threads_far", "threads"},
     {"gpu_busy", "share"},
     {"gpu_memory_busy", "share"},
     {"gpu_memory_used", "bytes"},

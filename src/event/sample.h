@@ -30,6 +30,8 @@ enum class Metric : uint16_t {
   kProcessCycles,               // per second
   kProcessCacheMisses,          // last level, per second
   // GPUs; device = index.
+  kGpuThreadsNear,  // threads of its processes that worked since the last reading, on its NUMA node
+  kGpuThreadsFar,   // such threads on another node
   kGpuBusy,         // share of time with a kernel running
   kGpuMemoryBusy,   // share of time the memory was read or written
   kGpuMemoryUsed,   // bytes

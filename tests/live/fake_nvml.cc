@@ -1,6 +1,7 @@
 // The part of the NVIDIA management library's C interface that observe/live/nvml_source.cc calls,
 // with one GPU whose readings the test knows.
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 
 namespace {
@@ -60,7 +61,23 @@ int nvmlDeviceGetCurrPcieLinkWidth(void*, unsigned* width) {
   *width = 16;
   return 0;
 }
-int nvmlDeviceGetPciInfo_v3(void*, void*) { return 3; }  // not supported
+int nvmlDeviceGetPciInfo_v3(void*, void* info) {
+  // {legacy id 16 chars, domain, bus, device, device id, subsystem id, id 32 chars}
+  std::strcpy(static_cast<char*>(info) + 36, "00000000:1A:00.0");
+  return 0;
+}
+int nvmlDeviceGetComputeRunningProcesses(void*, unsigned* count, void* list) {
+  // {pid u32, padding, memory u64}
+  const char* wanted = std::getenv("FAKE_NVML_PIDS");  // "12,13"
+  const char* at = wanted == nullptr ? "77,78" : wanted;
+  for (*count = 0; *at != 0; ++*count) {
+    char* end = nullptr;
+    const auto pid = static_cast<unsigned>(std::strtoul(at, &end, 10));
+    std::memcpy(static_cast<char*>(list) + 16 * *count, &pid, sizeof(pid));
+    at = *end == ',' ? end + 1 : end;
+  }
+  return 0;
+}
 int nvmlDeviceGetFieldValues(void*, int count, void* values) {
   // {field u32, scope u32, i64 timestamp, i64 latency, u32 type, i32 result, u64 value}
   for (int i = 0; i < count; ++i) {

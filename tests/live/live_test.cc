@@ -9,8 +9,10 @@
 
 #include "observe/live/nvml_source.h"
 #include "observe/live/perf_source.h"
+#include "observe/live/proc_file.h"
 #include "observe/live/proc_source.h"
 #include "observe/live/sampler.h"
+#include "observe/live/thread_source.h"
 
 namespace fathom::observe {
 namespace {
@@ -67,6 +69,7 @@ TEST_F(FakeMachine, ProcReadingsAreExact) {
                       idle, busy * 10));
     Write("/proc/meminfo", "MemTotal: 9 kB\nMemAvailable:      2048 kB\n");
     Write("/proc/vmstat", fmt::format("numa_hint_faults {}\nnuma_pages_migrated 0\n", remote));
+    Write("/sys/devices/system/node/online", "0-1\n");
     Write("/sys/devices/system/node/node0/numastat", "numa_hit 10\nnuma_miss 0\n");
     Write("/sys/devices/system/node/node1/numastat",
           fmt::format("numa_hit 10\nnuma_miss {}\n", remote));
@@ -117,10 +120,144 @@ TEST_F(FakeMachine, APartlyReadableMachineGivesWhatItHas) {
   EXPECT_TRUE(samples.empty());
 }
 
+TEST(IdList, IsExactOrEmpty) {
+  EXPECT_EQ(ParseIdList("0-3,8,10-11\n"), (std::vector<int>{0, 1, 2, 3, 8, 10, 11}));
+  EXPECT_EQ(ParseIdList("7"), std::vector<int>{7});
+  for (const char* broken : {"", "\n", "a", "1-", "-1", "1-x", "1,", "0-99999999", "3 4"}) {
+    EXPECT_TRUE(ParseIdList(broken).empty()) << broken;
+  }
+}
+
+// Two nodes with two CPUs each; GPU 0 is on node 0, GPU 1 on node 1.
+class FakeNodes : public FakeMachine {
+ protected:
+  using Lists = std::vector<std::optional<std::vector<int>>>;  // processes, by GPU
+
+  void SetUp() override {
+    FakeMachine::SetUp();
+    Write("/sys/devices/system/node/online", "0-1\n");
+    Write("/sys/devices/system/node/node0/cpulist", "0-1\n");
+    Write("/sys/devices/system/node/node1/cpulist", "2,3\n");
+    UseNamespace("pid:[4026531836]");
+  }
+  void UseNamespace(const std::string& inode) {
+    const std::filesystem::path link = root_ + "/proc/self/ns/pid";
+    std::filesystem::create_directories(link.parent_path());
+    std::filesystem::remove(link);
+    std::filesystem::create_symlink(inode, link);
+  }
+  // Field 4 is the parent, 14 the CPU time, 39 the CPU. A command may hold what it likes.
+  static std::string Stat(int id, int parent, int ticks, int cpu) {
+    std::string text = fmt::format("{} (a) 5 (b) R {}", id, parent);
+    for (int field = 5; field <= 52; ++field) {
+      text += fmt::format(" {}", field == 14 ? ticks : field == 39 ? cpu : 0);
+    }
+    return text + "\n";
+  }
+  void SetThread(int pid, int tid, int ticks, int cpu, int parent = 1) {
+    Write(fmt::format("/proc/{}/stat", pid), Stat(pid, parent, ticks, cpu));
+    Write(fmt::format("/proc/{}/task/{}/stat", pid, tid), Stat(tid, parent, ticks, cpu));
+  }
+  ThreadSource Source(Lists lists, int pid = 0, std::vector<int> nodes = {0, 1}) const {
+    return ThreadSource(
+        {.node_of_gpu = std::move(nodes),
+         .list_processes = [lists](int gpu) { return lists[static_cast<size_t>(gpu)]; },
+         .pid = pid,
+         .root = root_});
+  }
+  static std::map<std::pair<Metric, int>, double> ReadOnce(ThreadSource& source) {
+    std::vector<event::Sample> samples;
+    source.Read(samples);
+    return ByMetric(samples);
+  }
+  using Values = std::map<std::pair<Metric, int>, double>;
+  static constexpr Metric kNear = Metric::kGpuThreadsNear;
+  static constexpr Metric kFar = Metric::kGpuThreadsFar;
+};
+
+TEST_F(FakeNodes, TopologyIsRead) {
+  const NumaTopology topology = NumaTopology::Read(root_);
+  EXPECT_EQ(topology.nodes, (std::vector<int>{0, 1}));
+  EXPECT_EQ(topology.num_cpu_nodes(), 2);
+  EXPECT_EQ(topology.node_of_cpu.at(3), 1);
+  EXPECT_EQ(NumaTopology::Read(root_ + "/nowhere").num_cpu_nodes(), 0);
+}
+
+TEST_F(FakeNodes, ThreadsThatWorkedAreCountedByNode) {
+  SetThread(77, 77, 10, 0);
+  SetThread(77, 78, 10, 3);
+  SetThread(77, 79, 10, 3);
+  SetThread(88, 88, 10, 0);
+  ThreadSource source = Source({std::vector{77}, std::vector{88}});
+  ASSERT_TRUE(source.Open());
+  EXPECT_TRUE(source.listed());
+  // Nothing used CPU time since.
+  EXPECT_EQ(ReadOnce(source),
+            (Values{{{kNear, 0}, 0}, {{kFar, 0}, 0}, {{kNear, 1}, 0}, {{kFar, 1}, 0}}));
+  SetThread(77, 77, 12, 1);   // on node 0, as its GPU
+  SetThread(77, 78, 11, 2);   // on node 1
+  SetThread(77, 80, 50, 3);   // new: what it used since is not known
+  SetThread(88, 88, 11, 99);  // on a CPU that no node has
+  EXPECT_EQ(ReadOnce(source),
+            (Values{{{kNear, 0}, 1}, {{kFar, 0}, 1}, {{kNear, 1}, 0}, {{kFar, 1}, 0}}));
+  std::filesystem::remove_all(root_ + "/proc/77");  // it ended
+  EXPECT_EQ((ReadOnce(source)[{kFar, 0}]), 0);
+}
+
+TEST_F(FakeNodes, AProcessBetweenNodesOrOnAnUnknownOneIsLeftOut) {
+  SetThread(77, 77, 10, 0);
+  ThreadSource both = Source({std::vector{77}, std::vector{77}});
+  ThreadSource unknown = Source({std::vector{77}, std::vector<int>{}}, 0, {-1, 1});
+  ASSERT_TRUE(both.Open());
+  ASSERT_TRUE(unknown.Open());
+  SetThread(77, 77, 12, 0);
+  EXPECT_TRUE(ReadOnce(both).empty());
+  EXPECT_TRUE(ReadOnce(unknown).empty());
+}
+
+TEST_F(FakeNodes, APidKeepsItsDescendants) {
+  SetThread(70, 70, 10, 0);  // the watched one uses no GPU itself
+  SetThread(77, 77, 10, 2, /*parent=*/70);
+  SetThread(88, 88, 10, 0, /*parent=*/1);
+  ThreadSource source = Source({std::vector{77}, std::vector{88}}, 70);
+  ASSERT_TRUE(source.Open());
+  SetThread(70, 70, 20, 0);
+  SetThread(77, 77, 20, 2, 70);
+  SetThread(88, 88, 20, 0, 1);
+  EXPECT_EQ(ReadOnce(source), (Values{{{kNear, 0}, 0}, {{kFar, 0}, 1}}));
+}
+
+TEST_F(FakeNodes, InAContainerThePidAloneCounts) {
+  UseNamespace("pid:[4026532000]");
+  SetThread(77, 77, 10, 2);
+  SetThread(88, 88, 10, 2);  // whatever the host's process 88 is, it is not this one
+  ThreadSource nobody = Source({std::vector{88}, std::vector<int>{}});
+  EXPECT_FALSE(nobody.listed());
+  EXPECT_NE(nobody.Open().error().message.find("expected --pid"), std::string::npos);
+  ThreadSource source = Source({std::vector{88}, std::vector<int>{}}, 77, {0, 0});
+  ASSERT_TRUE(source.Open());
+  SetThread(77, 77, 20, 2);
+  SetThread(88, 88, 20, 2);
+  EXPECT_EQ(ReadOnce(source),
+            (Values{{{kNear, 0}, 0}, {{kFar, 0}, 1}, {{kNear, 1}, 0}, {{kFar, 1}, 1}}));
+  // A driver that lists nothing is the same.
+  UseNamespace("pid:[4026531836]");
+  EXPECT_FALSE(Source({std::nullopt, std::nullopt}, 77).listed());
+}
+
+TEST_F(FakeMachine, TheDriverSaysWhereTheGpuIsAndWhoUsesIt) {
+  Write("/sys/bus/pci/devices/0000:1a:00.0/numa_node", "1\n");
+  const auto nvml = Nvml::Load(FAKE_NVML, root_);
+  ASSERT_TRUE(nvml) << nvml.error().message;
+  EXPECT_EQ((*nvml)->gpus()[0].numa_node, 1);
+  EXPECT_EQ((*nvml)->ComputeProcesses(0), (std::vector<int>{77, 78}));
+}
+
 TEST(Nvml, ReadsTheGpu) {
-  const auto nvml = Nvml::Load(FAKE_NVML);
+  const auto nvml = Nvml::Load(FAKE_NVML, "/nowhere");
   ASSERT_TRUE(nvml) << nvml.error().message;
   ASSERT_EQ((*nvml)->gpus().size(), 1u);
+  EXPECT_EQ((*nvml)->gpus()[0].numa_node, -1);
   EXPECT_EQ((*nvml)->gpus()[0].name, "Fake GPU");
   EXPECT_NEAR((*nvml)->gpus()[0].pcie_bytes_per_second, 63e9, 1e9);
   NvmlSource source(*nvml);

@@ -74,6 +74,44 @@ def test_without_a_gpu_it_says_so_and_does_the_rest():
     assert "看不到 GPU" in doctor("--nvml", "libno-such-nvml.so.1", "--seconds", 1, "--lang", "zh")
 
 
+def test_threads_far_from_their_gpu(tmp_path):
+    # A machine of two nodes whose GPU is on the second one, while all that runs is on the first:
+    # other files in the place of the system's, seen by this program alone.
+    cpus = f"{min(os.sched_getaffinity(0))}-{max(os.sched_getaffinity(0))}"
+    for path, text in {"node/online": "0-1", "node/node0/cpulist": cpus, "node/node1/cpulist": "9999",
+                       "pci/0000:1a:00.0/numa_node": "1"}.items():
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text + "\n")
+    mounts = (f"mount --bind {tmp_path}/node /sys/devices/system/node && "
+              f"mount --bind {tmp_path}/pci /sys/bus/pci/devices")
+    if subprocess.run(["unshare", "-rm", "sh", "-c", mounts], capture_output=True).returncode != 0:
+        pytest.skip("no mount namespace of our own here")
+    record = tmp_path / "samples.jsonl"
+    worker = subprocess.Popen(["python3", "-c", "while True: pass"])
+    try:
+        done = subprocess.run(
+            ["unshare", "-rm", "sh", "-c", f"{mounts} && exec {FATHOM} doctor --nvml {NVML} "
+             f"--seconds 3 --record {record} --json {tmp_path}/live.json"],
+            capture_output=True, text=True, env=os.environ | {"FAKE_NVML_PIDS": str(worker.pid)})
+    finally:
+        worker.kill()
+        worker.wait()
+    assert done.returncode == 0, done.stderr
+    assert "GPU 0 is on NUMA node 1: so were 0 of " in done.stdout
+    header = json.loads(record.read_text().splitlines()[0])
+    assert header["numa_nodes"] == 2 and header["threads_of"] == "nvml"
+    assert header["gpus"][0]["numa_node"] == 1
+    # The recording gives the finding; how many readings it takes is a limit.
+    limits = tmp_path / "limits.json"
+    limits.write_text('{"numa.min_thread_readings": 1}')
+    again = subprocess.run([FATHOM, "diagnose", record, "--thresholds", limits, "--json", "-"],
+                           capture_output=True, text=True, check=True)
+    numa = [f for f in json.loads(again.stdout)["findings"] if f["id"] == "numa"]
+    assert len(numa) == 1 and numa[0]["severity"] == "warn"
+    assert "off the node of GPU 0 (node 1)" in numa[0]["evidence"][0]["text"]
+
+
 def test_interrupt_ends_the_sampling_not_the_report():
     process = subprocess.Popen([FATHOM, "doctor", "--nvml", NVML, "--seconds", "600"],
                                stdout=subprocess.PIPE, text=True)

@@ -54,6 +54,8 @@ Status ReadHeader(const Json& header, Source& entry) {
   entry.utc_anchor_ns =
       Integer(header, "utc_ns_at_zero", -kTimeLimit, kTimeLimit).value_or(kNoTime);
   entry.resolution_ns = Integer(header, "alignment_error_ns", 1, kTimeLimit).value_or(1);
+  entry.numa_nodes = static_cast<int32_t>(Integer(header, "numa_nodes", 1, INT32_MAX).value_or(0));
+  entry.threads_listed = Text(header, "threads_of") == "nvml";
   const auto gpus = header.find("gpus");
   if (gpus == header.end() || !gpus->is_array()) return {};
   int32_t id = 0;
@@ -63,6 +65,7 @@ Status ReadHeader(const Json& header, Source& entry) {
     if (!gpu.is_object()) continue;
     device.name = Text(gpu, "name");
     device.memory_bytes = Integer(gpu, "memory_bytes", 0, INT64_MAX).value_or(0);
+    device.numa_node = static_cast<int32_t>(Integer(gpu, "numa_node", -1, INT32_MAX).value_or(-1));
   }
   return {};
 }

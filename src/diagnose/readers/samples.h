@@ -1,6 +1,8 @@
 #pragma once
 // Readings of the live sampler: as they come (fathom doctor) and from its recordings, JSON lines
-//   {"schema":"fathom.samples/1","utc_ns_at_zero":N,"period_ms":10,"alignment_error_ns":N,"gpus":[..]}
+//   {"schema":"fathom.samples/1","utc_ns_at_zero":N,"period_ms":10,"alignment_error_ns":N,
+//    "numa_nodes":2,"threads_of":"nvml","gpus":[{"name":"NVIDIA H200","memory_bytes":N,
+//    "numa_node":0}]}
 //   {"t_ns":N,"metric":"gpu_busy","device":0,"value":0.42,"half_width_ns":N}
 // Times are of the machine's monotonic clock; the header says what UTC its zero was.
 #include <map>

@@ -38,6 +38,28 @@ TEST(SamplesReader, ReadsWhatDoctorRecords) {
   EXPECT_EQ(FindSignal(t, Signal::kDramActive).size(), 1u);
 }
 
+TEST(SamplesReader, ReadsNumaPlaces) {
+  const Timeline t =
+      ReadText(R"({"schema":"fathom.samples/1","gpus":[{"name":"a","numa_node":1},{"name":"b"}],)"
+               R"("numa_nodes":2,"threads_of":"nvml"})"
+               "\n" +
+               Line(1, "gpu_threads_far", 3));
+  EXPECT_EQ(t.sources[0].numa_nodes, 2);
+  EXPECT_TRUE(t.sources[0].threads_listed);
+  ASSERT_EQ(t.sources[0].devices.size(), 2u);
+  EXPECT_EQ(t.sources[0].devices[0].numa_node, 1);
+  EXPECT_EQ(t.sources[0].devices[1].numa_node, -1);
+  ASSERT_EQ(FindSignal(t, Signal::kGpuThreadsFar).size(), 1u);
+  // A header without them, or with impossible ones, says nothing.
+  const Timeline other = ReadText(
+      R"({"schema":"fathom.samples/1","numa_nodes":0,"threads_of":7,"gpus":[{"numa_node":-7}]})"
+      "\n" +
+      Line(1, "gpu_busy", 0));
+  EXPECT_EQ(other.sources[0].numa_nodes, 0);
+  EXPECT_FALSE(other.sources[0].threads_listed);
+  EXPECT_EQ(other.sources[0].devices[0].numa_node, -1);
+}
+
 TEST(SamplesReader, CountsWhatItCannotRead) {
   const Timeline t =
       ReadText(std::string(kHeader) + Line(1, "gpu_speed", 1) +

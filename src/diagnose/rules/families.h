@@ -36,6 +36,8 @@ void HeadImbalance(const RuleContext& context, Findings& findings);
 // machine.cc
 void HostTransfer(const RuleContext& context, Findings& findings);
 void ComputeBound(const RuleContext& context, Findings& findings);
+
+// numa.cc
 void Numa(const RuleContext& context, Findings& findings);
 
 // serving.cc

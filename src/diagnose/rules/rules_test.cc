@@ -370,45 +370,6 @@ TEST(MachineRules, WhichRoofBinds) {
   EXPECT_EQ(Find(run(0.5, 0.5), "compute-bound"), nullptr);
 }
 
-TEST(MachineRules, Numa) {
-  const auto run = [](MemoryLevel level, const char* symbol) {
-    Timeline t;
-    const SourceId source = t.AddSource("perf.txt", "perf");
-    const uint32_t node = t.AddStackNode(kNone, t.strings.Intern(symbol), 0);
-    for (int i = 0; i < 100; ++i) {
-      StackSample sample;
-      sample.stack = node;
-      sample.source = source;
-      sample.level = i % 2 == 0 ? level : MemoryLevel::kLocalRam;
-      if (level == MemoryLevel::kUnknown) sample.level = level;
-      t.stack_samples.push_back(sample);
-    }
-    return Diagnose(std::move(t), Thresholds::Default());
-  };
-  ASSERT_NE(Find(run(MemoryLevel::kRemoteRam, "f"), "numa"), nullptr);
-  EXPECT_EQ(Find(run(MemoryLevel::kRemoteRam, "f"), "numa")->severity, Severity::kSevere);
-  EXPECT_EQ(Find(run(MemoryLevel::kLocalRam, "f"), "numa"), nullptr);
-  EXPECT_NE(Find(run(MemoryLevel::kUnknown, "do_numa_page"), "numa"), nullptr);
-  EXPECT_TRUE(Abstained(run(MemoryLevel::kUnknown, "f"), "numa"));  // a plain stack cannot tell
-}
-
-TEST(MachineRules, NumaFromC2c) {
-  const auto run = [](double local, double remote) {
-    Timeline t;
-    const SourceId source = t.AddSource("c2c.txt", "perf-c2c");
-    t.AddFact(source, "c2c.load_local_dram", local);
-    t.AddFact(source, "c2c.load_remote_dram", remote / 2);
-    t.AddFact(source, "c2c.load_remote_hitm", remote / 2);
-    return Diagnose(std::move(t), Thresholds::Default());
-  };
-  ASSERT_NE(Find(run(700, 300), "numa"), nullptr);
-  EXPECT_NE(EvidenceLine(Find(run(700, 300), "numa")->evidence[0], Language::kEnglish).find("30"),
-            std::string::npos);
-  EXPECT_EQ(Find(run(950, 50), "numa"), nullptr);
-  EXPECT_FALSE(Abstained(run(950, 50), "numa"));
-  EXPECT_TRUE(Abstained(run(0, 0), "numa"));
-}
-
 Timeline WithHitRates(const std::vector<double>& rates) {
   Timeline t;
   const SourceId source = t.AddSource("server.log", "vllm-log");

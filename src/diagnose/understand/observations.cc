@@ -10,6 +10,7 @@
 
 #include "base/strings.h"
 #include "diagnose/rules/rule.h"
+#include "diagnose/understand/numa.h"
 #include "diagnose/understand/signals.h"
 #include "event/sample.h"
 
@@ -151,6 +152,7 @@ class Observer {
     ProfiledKernels();
     GpuActivity();
     Cpu();
+    Numa();
     Events();
     return std::move(out_);
   }
@@ -542,6 +544,24 @@ class Observer {
             {"resident", std::isnan(resident) ? "?" : HumanBytes(static_cast<uint64_t>(resident))},
             {"switches", Number(MeanOf(event::Metric::kProcessInvoluntarySwitches))}}},
           cpus, "CPUs");
+    }
+  }
+
+  void Numa() {
+    double pages = 0;
+    const std::vector<SignalSeries> nodes = FindSignal(t_, Signal::kNumaRemote);
+    for (const SignalSeries& s : nodes) pages += s.Mean();
+    if (!nodes.empty()) {
+      Add("numa-pages", {"observe.numa_pages", {{"pages", Number(pages)}}}, pages, "1/s");
+    }
+    for (const GpuThreads& threads : FindGpuThreads(t_)) {
+      Add("gpu-threads",
+          {"observe.gpu_threads",
+           {{"gpu", std::to_string(threads.gpu)},
+            {"node", std::to_string(threads.node)},
+            {"near", Number(threads.near)},
+            {"of", Number(threads.readings())}}},
+          threads.near / threads.readings(), "share");
     }
   }
 

@@ -65,6 +65,8 @@ constexpr Alias kAliases[] = {
     {Signal::kGenerated, "fathom:generation_tokens_total", 1},
     {Signal::kGenerated, "vllm:generation_tokens_total", 1},
     {Signal::kNumaRemote, "numa_remote_pages", 1},
+    {Signal::kGpuThreadsNear, "gpu_threads_near", 1},
+    {Signal::kGpuThreadsFar, "gpu_threads_far", 1},
     {Signal::kMemoryReserved, "allocator.reserved_bytes", 1},
     {Signal::kMemoryAllocated, "allocator.allocated_bytes", 1},
 };

@@ -27,6 +27,8 @@ enum class Signal : uint8_t {
   kPreemptions,      // growing
   kGenerated,        // tokens, growing
   kNumaRemote,       // pages/s allocated on another node than wished
+  kGpuThreadsNear,   // threads at work for a GPU, on its NUMA node
+  kGpuThreadsFar,    // on another node
   kMemoryReserved,   // bytes held by the allocator
   kMemoryAllocated,  // bytes in use
 };

@@ -50,12 +50,19 @@ double LaneBytesPerSecond(unsigned generation) {
   return generation < kPerLane.size() ? kPerLane[generation] : 0;
 }
 
-int NumaNodeOf(std::string bus_id) {
+// nvmlProcessInfo_v1_t: the oldest layout, which every driver still answers in.
+struct ProcessInfo {
+  unsigned pid;
+  unsigned long long memory_bytes;
+};
+constexpr size_t kMostProcesses = 256;
+
+int NumaNodeOf(std::string bus_id, const std::string& root) {
   for (char& c : bus_id) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   // NVML prints an 8-digit domain, sysfs a 4-digit one.
   if (bus_id.size() > 12) bus_id.erase(0, bus_id.size() - 12);
   int node = -1;
-  std::ifstream("/sys/bus/pci/devices/" + bus_id + "/numa_node") >> node;
+  std::ifstream(root + "/sys/bus/pci/devices/" + bus_id + "/numa_node") >> node;
   return node;
 }
 
@@ -79,6 +86,7 @@ struct Nvml::Api {
   Return (*pcie_width)(Handle, unsigned*) = nullptr;
   Return (*pci_info)(Handle, PciInfo*) = nullptr;
   Return (*field_values)(Handle, int, FieldValue*) = nullptr;
+  Return (*compute_processes)(Handle, unsigned*, ProcessInfo*) = nullptr;
 
   // Every symbol below has been in the library since driver 450.
   Status Bind() {
@@ -104,6 +112,7 @@ struct Nvml::Api {
     bind(pcie_width, "nvmlDeviceGetCurrPcieLinkWidth");
     bind(pci_info, "nvmlDeviceGetPciInfo_v3");
     bind(field_values, "nvmlDeviceGetFieldValues");
+    bind(compute_processes, "nvmlDeviceGetComputeRunningProcesses");
     if (missing.empty()) return {};
     return Err(Code::kUnsupported,
                "the NVIDIA management library lacks {}: driver 450 or newer is "
@@ -119,7 +128,7 @@ Nvml::~Nvml() {
   if (api_->library != nullptr) dlclose(api_->library);
 }
 
-Result<std::shared_ptr<Nvml>> Nvml::Load(const std::string& library) {
+Result<std::shared_ptr<Nvml>> Nvml::Load(const std::string& library, const std::string& root) {
   const std::string path = library.empty() ? "libnvidia-ml.so.1" : library;
   std::shared_ptr<Nvml> nvml(new Nvml());
   Api& api = *nvml->api_;
@@ -149,7 +158,8 @@ Result<std::shared_ptr<Nvml>> Nvml::Load(const std::string& library) {
       info.pcie_bytes_per_second = LaneBytesPerSecond(generation) * width;
     }
     PciInfo pci{};
-    if (api.pci_info(device, &pci) == kSuccess) info.numa_node = NumaNodeOf(pci.bus_id.data());
+    if (api.pci_info(device, &pci) == kSuccess)
+      info.numa_node = NumaNodeOf(pci.bus_id.data(), root);
     nvml->devices_.push_back(device);
     nvml->gpus_.push_back(std::move(info));
   }
@@ -158,6 +168,18 @@ Result<std::shared_ptr<Nvml>> Nvml::Load(const std::string& library) {
     return Err(Code::kNotFound, "the NVIDIA driver answers but shows no GPU");
   }
   return nvml;
+}
+
+std::optional<std::vector<int>> Nvml::ComputeProcesses(int gpu) const {
+  std::array<ProcessInfo, kMostProcesses> list{};
+  unsigned count = list.size();
+  if (api_->compute_processes(devices_[static_cast<size_t>(gpu)], &count, list.data()) !=
+      kSuccess) {
+    return std::nullopt;
+  }
+  std::vector<int> pids;
+  for (unsigned i = 0; i < count; ++i) pids.push_back(static_cast<int>(list[i].pid));
+  return pids;
 }
 
 Status NvmlSource::Open() {

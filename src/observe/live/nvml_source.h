@@ -4,6 +4,7 @@
 // nvmlDeviceGetUtilizationRates), however often it is read.
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "observe/live/source.h"
@@ -21,13 +22,17 @@ struct GpuInfo {
 class Nvml {
  public:
   // `library` empty: libnvidia-ml.so.1. The error says whether the library, the driver or the
-  // devices are missing.
-  static Result<std::shared_ptr<Nvml>> Load(const std::string& library = "");
+  // devices are missing. `root` is put in front of /sys (tests).
+  static Result<std::shared_ptr<Nvml>> Load(const std::string& library = "",
+                                            const std::string& root = "");
   ~Nvml();
   Nvml(const Nvml&) = delete;
   Nvml& operator=(const Nvml&) = delete;
 
   const std::vector<GpuInfo>& gpus() const { return gpus_; }
+  // Ids of the processes that compute on a GPU, in the host's process namespace; nothing when the
+  // driver does not say.
+  std::optional<std::vector<int>> ComputeProcesses(int gpu) const;
 
  private:
   friend class NvmlSource;
