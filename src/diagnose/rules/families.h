@@ -40,6 +40,9 @@ void ComputeBound(const RuleContext& context, Findings& findings);
 // numa.cc
 void Numa(const RuleContext& context, Findings& findings);
 
+// overload.cc
+void Overload(const RuleContext& context, Findings& findings);
+
 // serving.cc
 void PrefixCache(const RuleContext& context, Findings& findings);
 void CacheVersion(const RuleContext& context, Findings& findings);

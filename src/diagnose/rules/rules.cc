@@ -32,6 +32,7 @@ constexpr Rule kRules[] = {
     {"routing-latency", RoutingLatency},
     {"tp-collective", TpCollective},
     {"rdma-jitter", RdmaJitter},
+    {"overload", Overload},
     {"prefix-cache", PrefixCache},
     {"cache-version", CacheVersion},
     {"attention-roofline", AttentionRoofline},

@@ -1,7 +1,9 @@
 #include "diagnose/rules/thresholds.h"
 
 #include <cmath>
+#include <cstring>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/check.h"
 #include "base/strings.h"
@@ -121,19 +123,21 @@ Result<Thresholds> Thresholds::FromJson(std::string_view json) {
 }
 
 Status Thresholds::CheckOrder() const {
-  for (const auto& [name, warn] : all_) {
-    const size_t at = name.find("warn");
-    if (at == std::string::npos) continue;
-    const auto it = all_.find(std::string(name).replace(at, 4, "severe"));
-    if (it == all_.end()) continue;
-    const Threshold& severe = it->second;
-    // Shares of a roof warn from above: the shipped values tell which way it goes.
-    const bool rising = warn.default_value < severe.default_value;
-    if (rising ? warn.value > severe.value : warn.value < severe.value) {
-      return Err(
-          Code::kInvalidArgument,
-          "thresholds: {} is {} and {} is {}: expected the first to be {} the second or equal",
-          name, warn.value, severe.name, severe.value, rising ? "below" : "above");
+  for (const auto& [name, first] : all_) {
+    for (const auto& [word, other] : {std::pair("warn", "severe"), std::pair("fast", "slow")}) {
+      const size_t at = name.find(word);
+      if (at == std::string::npos) continue;
+      const auto it = all_.find(std::string(name).replace(at, std::strlen(word), other));
+      if (it == all_.end()) continue;
+      const Threshold& second = it->second;
+      // Shares of a roof warn from above: the shipped values tell which way it goes.
+      const bool rising = first.default_value < second.default_value;
+      if (rising ? first.value > second.value : first.value < second.value) {
+        return Err(
+            Code::kInvalidArgument,
+            "thresholds: {} is {} and {} is {}: expected the first to be {} the second or equal",
+            name, first.value, second.name, second.value, rising ? "below" : "above");
+      }
     }
   }
   return {};

@@ -35,8 +35,8 @@ class Thresholds {
   static const Thresholds& Default();
   // The shipped values, changed by a JSON object {"name": number | {"value", "enabled"}}; a number
   // for a limit of the handbook enables it. Errors: an unknown name (the nearest is listed), a
-  // value outside its range, a warning limit beyond its severe one, `enabled` for anything but a
-  // limit of the handbook.
+  // value outside its range, a warning limit beyond its severe one, a fast window beyond its slow
+  // one, `enabled` for anything but a limit of the handbook.
   static Result<Thresholds> FromJson(std::string_view json);
 
   // A name that is not in the file is a bug.
@@ -48,7 +48,8 @@ class Thresholds {
 
  private:
   static Result<Thresholds> Parse(std::string_view json);
-  // Whether each warning starts no later than its severe form.
+  // Whether each warning starts no later than its severe form, each fast window no longer than its
+  // slow one.
   Status CheckOrder() const;
   std::map<std::string, Threshold, std::less<>> all_;
 };

@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <map>
 #include <string>
 
 #include "base/strings.h"
 #include "diagnose/rules/rule.h"
+#include "diagnose/understand/histograms.h"
 #include "diagnose/understand/numa.h"
 #include "diagnose/understand/signals.h"
 #include "event/sample.h"
@@ -435,7 +435,7 @@ class Observer {
       const bool is_latency =
           std::any_of(std::begin(kWanted), std::end(kWanted),
                       [&](std::string_view w) { return name.find(w) != std::string_view::npos; });
-      const auto bound = is_latency ? UpperBound(t_.Name(series.labels)) : std::nullopt;
+      const auto bound = is_latency ? BucketBound(t_.Name(series.labels)) : std::nullopt;
       if (bound) wanted[i] = {series.name, *bound};
     }
     if (wanted.empty()) return;
@@ -465,16 +465,6 @@ class Observer {
             {"n", Number(cumulative.back().second)}}},
           p99.up_to, "s");
     }
-  }
-
-  static std::optional<double> UpperBound(std::string_view labels) {
-    const size_t at = labels.find("le=\"");
-    if (at == std::string_view::npos) return std::nullopt;
-    const std::string_view text = labels.substr(at + 4, labels.find('"', at + 4) - at - 4);
-    if (text == "+Inf") return std::numeric_limits<double>::infinity();
-    double value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    return error == std::errc() ? std::optional(value) : std::nullopt;
   }
 
   static std::string Range(const HistogramQuantile& q) {
@@ -582,17 +572,6 @@ class Observer {
 };
 
 }  // namespace
-
-HistogramQuantile QuantileOf(const std::vector<std::pair<double, double>>& cumulative, double q) {
-  HistogramQuantile at;
-  const double rank = q * cumulative.back().second;
-  for (const auto& [bound, count] : cumulative) {
-    at.up_to = bound;
-    if (count >= rank) break;
-    at.above = bound;
-  }
-  return at;
-}
 
 std::vector<Observation> Observe(const Timeline& timeline) { return Observer(timeline).Run(); }
 

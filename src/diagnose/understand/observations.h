@@ -24,12 +24,4 @@ inline constexpr double kFullCache = 0.9;
 
 std::vector<Observation> Observe(const Timeline& timeline);
 
-// Where a histogram's quantile lies. Buckets resolve no finer than (above, up_to].
-struct HistogramQuantile {
-  double above = 0;
-  double up_to = 0;  // infinity in the last bucket
-};
-// `cumulative`: (upper bound, count up to it), ascending, the last bound +infinity.
-HistogramQuantile QuantileOf(const std::vector<std::pair<double, double>>& cumulative, double q);
-
 }  // namespace fathom::diagnose

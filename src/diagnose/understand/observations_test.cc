@@ -10,6 +10,7 @@
 #include "diagnose/report/text_report.h"
 #include "diagnose/rules/synthetic_timeline.h"
 #include "diagnose/test_util.h"
+#include "diagnose/understand/histograms.h"
 
 namespace fathom::diagnose {
 namespace {

@@ -1,0 +1,234 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "diagnose/report/describe.h"
+#include "diagnose/rules/rule_test_util.h"
+#include "diagnose/test_util.h"
+#include "diagnose/understand/histograms.h"
+
+namespace fathom::diagnose {
+namespace {
+
+// One scrape of a server: counters since its start, as Prometheus has them.
+struct Page {
+  double requests = 0;   // all
+  double within_5s = 0;  // of them, with a first token within 5 s
+  double within_1s = 0;
+  double waiting = 0;
+  double usage = 0;
+  double preemptions = 0;
+};
+
+constexpr int kStepS = 15;
+
+// A series of scrapes, one every 15 s; `page` makes them by number.
+std::string Scrapes(int count, const std::function<Page(int)>& page) {
+  std::string text;
+  for (int i = 0; i < count; ++i) {
+    const Page p = page(i);
+    text += fmt::format(
+        "# Time: {}\n"
+        "vllm:time_to_first_token_seconds_bucket{{le=\"1.0\"}} {}\n"
+        "vllm:time_to_first_token_seconds_bucket{{le=\"5.0\"}} {}\n"
+        "vllm:time_to_first_token_seconds_bucket{{le=\"10.0\"}} {}\n"
+        "vllm:time_to_first_token_seconds_bucket{{le=\"+Inf\"}} {}\n"
+        "vllm:num_requests_waiting {}\n"
+        "vllm:kv_cache_usage_perc {}\n"
+        "vllm:num_preemptions_total {}\n",
+        1790000000 + i * kStepS, p.within_1s, p.within_5s, p.requests, p.requests, p.waiting,
+        p.usage, p.preemptions);
+  }
+  return text;
+}
+
+// 20 requests a scrape, of which so many have their first token only after 5 s.
+std::function<Page(int)> Late(double each) {
+  return [each](int i) {
+    return Page{.requests = 20.0 * i, .within_5s = (20 - each) * i, .within_1s = 10.0 * i};
+  };
+}
+
+Diagnosis Of(const std::string& scrapes, const char* limits = "{}") {
+  const auto thresholds = Thresholds::FromJson(limits);
+  EXPECT_TRUE(thresholds);
+  return Diagnose(ReadText(scrapes), *thresholds);
+}
+
+std::string FirstEvidence(const Diagnosis& d) {
+  const Finding* finding = Find(d, "overload");
+  return finding == nullptr || finding->evidence.empty()
+             ? ""
+             : EvidenceLine(finding->evidence[0], Language::kEnglish);
+}
+
+TEST(Overload, BurnsTheBudgetInBothWindows) {
+  // A fifth is late: 20 times a budget of 1 %, for longer than an hour.
+  const Diagnosis d = Of(Scrapes(300, Late(4)));
+  const Finding* finding = Find(d, "overload");
+  ASSERT_NE(finding, nullptr);
+  EXPECT_EQ(finding->severity, Severity::kSevere);
+  EXPECT_DOUBLE_EQ(finding->confidence, 0.9);
+  ASSERT_EQ(finding->evidence.size(), 1u);
+  EXPECT_NEAR(finding->evidence[0].value, 20, 1e-9);
+  const std::string line = FirstEvidence(d);
+  EXPECT_NE(line.find("80 of 400 took longer than 5.00 s in 300 s"), std::string::npos) << line;
+  EXPECT_NE(line.find("960 of 4800 in 3600 s"), std::string::npos) << line;
+  // The quantile is known to a bucket, whose width is printed.
+  EXPECT_NE(line.find("lies in the bucket 5.00 s .. 10.0 s (+- 2.50 s)"), std::string::npos)
+      << line;
+}
+
+TEST(Overload, HealthyServersAreClean) {
+  EXPECT_TRUE(IsClean(Of(Scrapes(300, Late(0))), "overload"));
+  // A tenth is late: 10 times the budget, below the limit.
+  EXPECT_TRUE(IsClean(Of(Scrapes(300, Late(2))), "overload"));
+  EXPECT_FALSE(IsClean(Of(Scrapes(300, Late(2)), R"({"overload.burn_rate": 9})"), "overload"));
+}
+
+TEST(Overload, ABurstDoesNotFillTheSlowWindow) {
+  // Everything is late for 5 of 75 minutes: 6.7 % of the last hour at most.
+  const auto page = [](int i) {
+    const double late = 20.0 * std::clamp(i - 200, 0, 20);
+    return Page{.requests = 20.0 * i, .within_5s = 20.0 * i - late, .within_1s = 0};
+  };
+  EXPECT_TRUE(IsClean(Of(Scrapes(300, page)), "overload"));
+  // The fast window alone would have spoken.
+  EXPECT_NE(Find(Of(Scrapes(300, page), R"({"overload.slow_window_s": 300})"), "overload"),
+            nullptr);
+}
+
+TEST(Overload, AShortRecordingIsItsOwnSlowWindow) {
+  const Diagnosis d = Of(Scrapes(41, Late(4)));  // ten minutes
+  ASSERT_NE(Find(d, "overload"), nullptr);
+  EXPECT_DOUBLE_EQ(Find(d, "overload")->confidence, 0.7);
+  EXPECT_NE(FirstEvidence(d).find("160 of 800 in 600 s"), std::string::npos) << FirstEvidence(d);
+}
+
+TEST(Overload, AnEarlyBurstIsOver) {
+  // Ten minutes: everything late in the first five, nothing in the last.
+  const auto page = [](int i) {
+    return Page{.requests = 20.0 * i, .within_5s = 20.0 * std::max(i - 20, 0), .within_1s = 0};
+  };
+  EXPECT_TRUE(IsClean(Of(Scrapes(41, page)), "overload"));
+}
+
+TEST(Overload, AnObjectiveInsideABucketCountsWhatIsCertain) {
+  // Half of the requests take 1 to 5 s: against 2 s, they may have missed it or not.
+  const std::string scrapes = Scrapes(300, Late(0));
+  EXPECT_TRUE(IsClean(Of(scrapes, R"({"overload.ttft_slo_s": 2})"), "overload"));
+  // 4 of 20 certainly did; the report states both ends.
+  const Diagnosis d = Of(Scrapes(300, Late(4)), R"({"overload.ttft_slo_s": 2})");
+  ASSERT_NE(Find(d, "overload"), nullptr);
+  EXPECT_NE(FirstEvidence(d).find("80 .. 200 of 400"), std::string::npos) << FirstEvidence(d);
+}
+
+TEST(Overload, ARestartBeginsAnew) {
+  // Counters of a server that starts again never give negative windows.
+  const auto page = [](int i) {
+    const double n = i < 30 ? i : i - 30;
+    return Page{.requests = 20.0 * n, .within_5s = i < 30 ? 16.0 * n : 20.0 * n, .within_1s = 0};
+  };
+  const Diagnosis d = Of(Scrapes(60, page));
+  ASSERT_NE(Find(d, "overload"), nullptr);  // before the restart
+  EXPECT_NEAR(Find(d, "overload")->evidence[0].value, 20, 1e-9);
+}
+
+TEST(Overload, WaitsBesideAFullCache) {
+  const auto page = [](int full_scrapes) {
+    return [full_scrapes](int i) {
+      const bool full = i >= 10 && i < 10 + full_scrapes;
+      return Page{.requests = 20.0 * i,
+                  .within_5s = 20.0 * i,
+                  .within_1s = 20.0 * i,
+                  .waiting = 3,
+                  .usage = full ? 0.97 : 0.5};
+    };
+  };
+  const Diagnosis d = Of(Scrapes(60, page(21)));  // 20 intervals of 15 s
+  const Finding* finding = Find(d, "overload");
+  ASSERT_NE(finding, nullptr);
+  EXPECT_EQ(finding->severity, Severity::kWarn);
+  EXPECT_DOUBLE_EQ(finding->evidence[0].value, 300);
+  EXPECT_TRUE(IsClean(Of(Scrapes(60, page(20))), "overload"));
+}
+
+TEST(Overload, ReadsTheQueueOfLogs) {
+  const auto log = [](double usage) {
+    std::string text;
+    for (int i = 0; i < 40; ++i) {
+      text += fmt::format(
+          "INFO 01-01 00:{:02}:{:02} [loggers.py:111] Engine 000: Avg prompt throughput: 10.0 "
+          "tokens/s, Avg generation throughput: 100.0 tokens/s, Running: 8 reqs, Waiting: 4 reqs, "
+          "GPU KV cache usage: {}%, Prefix cache hit rate: 0.0%\n",
+          i / 6, i % 6 * 10, usage);
+    }
+    return text;
+  };
+  const Diagnosis d = Of(log(95));
+  ASSERT_NE(Find(d, "overload"), nullptr);
+  EXPECT_DOUBLE_EQ(Find(d, "overload")->evidence[0].value, 390);
+  EXPECT_TRUE(Abstained(d, "overload"));  // of latencies
+  EXPECT_EQ(Find(Of(log(50)), "overload"), nullptr);
+}
+
+TEST(Overload, PreemptionsIncreaseBeyondChance) {
+  const auto page = [](double early, double late) {
+    return [=](int i) {
+      return Page{.requests = 20.0 * i,
+                  .within_5s = 20.0 * i,
+                  .within_1s = 20.0 * i,
+                  .preemptions = early * std::min(i, 30) + late * std::max(i - 30, 0)};
+    };
+  };
+  const Diagnosis d = Of(Scrapes(61, page(0, 1)));
+  ASSERT_NE(Find(d, "overload"), nullptr);
+  EXPECT_NE(FirstEvidence(d).find("0 preemptions in the first half of the recording, 30"),
+            std::string::npos)
+      << FirstEvidence(d);
+  EXPECT_TRUE(IsClean(Of(Scrapes(61, page(1, 1.2))), "overload"));
+  EXPECT_TRUE(IsClean(Of(Scrapes(61, page(1, 0))), "overload"));
+}
+
+TEST(Overload, AbstainsWithoutWindows) {
+  // Too short; without times; too few requests.
+  EXPECT_TRUE(Abstained(Of(Scrapes(10, Late(4))), "overload"));
+  std::string untimed = Scrapes(300, Late(4));
+  for (size_t at = 0; (at = untimed.find("# Time:", at)) != std::string::npos;) {
+    untimed.replace(at, 7, "# Zeit:");
+  }
+  EXPECT_TRUE(Abstained(Of(untimed), "overload"));
+  EXPECT_EQ(Find(Of(untimed), "overload"), nullptr);
+  const auto rare = [](int i) { return Page{.requests = 1.0 * i, .within_5s = 0, .within_1s = 0}; };
+  EXPECT_TRUE(Abstained(Of(Scrapes(300, rare)), "overload"));
+  EXPECT_EQ(Find(Of(Scrapes(300, rare)), "overload"), nullptr);
+}
+
+TEST(Overload, WindowsAreInOrder) {
+  const auto wrong = Thresholds::FromJson(R"({"overload.fast_window_s": 7200})");
+  ASSERT_FALSE(wrong);
+  EXPECT_NE(wrong.error().message.find("overload.slow_window_s"), std::string::npos);
+}
+
+TEST(Histograms, OfAllLabelSetsAreSummedAndCutScrapesLeftOut) {
+  const Timeline t = ReadText(
+      "# Time: 100\n"
+      "x:time_to_first_token_seconds_bucket{engine=\"0\",le=\"1\"} 1\n"
+      "x:time_to_first_token_seconds_bucket{engine=\"0\",le=\"+Inf\"} 2\n"
+      "x:time_to_first_token_seconds_bucket{engine=\"1\",le=\"1\"} 10\n"
+      "x:time_to_first_token_seconds_bucket{engine=\"1\",le=\"+Inf\"} 20\n"
+      "# Time: 110\n"
+      "x:time_to_first_token_seconds_bucket{engine=\"0\",le=\"1\"} 5\n");
+  const auto found = FindHistograms(t, {"time_to_first_token"});
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].name, "x:time_to_first_token_seconds");
+  ASSERT_EQ(found[0].size(), 1u);
+  EXPECT_EQ(found[0].cumulative[0], (std::vector<double>{11, 22}));
+  EXPECT_TRUE(FindHistograms(t, {"inter_token"}).empty());
+}
+
+}  // namespace
+}  // namespace fathom::diagnose
