@@ -60,7 +60,9 @@ constexpr std::string_view kLogFieldNames[] = {"running",
                                                "expert_balancedness",
                                                "blocks",
                                                "step_ms",
-                                               "decode_sequences"};
+                                               "decode_sequences",
+                                               "attention_ranks",
+                                               "attention_replicas"};
 static_assert(std::size(kLogFieldNames) == kNumLogFields);
 
 struct DefectInfo {

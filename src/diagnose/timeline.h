@@ -259,8 +259,10 @@ enum class LogField : uint8_t {
   kBlocks,              // start-up: KV pages of the pool
   kStepMs,              // wall time of a kIteration
   kDecodeSequences,     // of a kIteration, each with a token or more to generate
+  kAttentionRanks,      // start-up: ranks that share a sequence's heads, each with its whole cache
+  kAttentionReplicas,   // start-up: groups of them, each with sequences of its own
 };
-inline constexpr size_t kNumLogFields = static_cast<size_t>(LogField::kDecodeSequences) + 1;
+inline constexpr size_t kNumLogFields = static_cast<size_t>(LogField::kAttentionReplicas) + 1;
 std::string_view LogFieldName(LogField field);
 
 struct LogValue {
@@ -450,6 +452,8 @@ struct Fact {
   double number = 0;  // NaN when no number
   SourceId source = 0;
 };
+// The name of the model that a server was started with.
+inline constexpr std::string_view kModelFact = "server.model";
 
 // ---------------------------------------------------------------------------------------------
 

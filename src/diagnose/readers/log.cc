@@ -12,6 +12,7 @@ namespace {
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kYear = 366 * 86400 * kSecond;
 constexpr size_t kSearchedBytes = 2048;
+constexpr size_t kSettingsBytes = size_t{1} << 16;
 
 // What the lines of each kind hold; enough to tell a log from other text.
 constexpr std::string_view kVllmMarks[] = {
@@ -72,7 +73,10 @@ Status ReadLog(Input& input, Timeline& timeline, SourceId source) {
     FATHOM_ASSIGN_OR_RETURN(const bool more, lines.Next(&text));
     if (!more) break;
     // What is looked for stands at the front; prompts that servers log may go on for megabytes.
-    text = text.substr(0, kSearchedBytes);
+    // SGLang's own settings are one long line.
+    const std::string_view front = text.substr(0, kSearchedBytes);
+    const bool settings = front.find(kSglangSettings) != std::string_view::npos;
+    text = settings ? text.substr(0, kSettingsBytes) : front;
     LogLine line;
     line.line = lines.line_number();
     line.source = source;
@@ -124,6 +128,12 @@ bool LogLineBuilder::Commit() {
   if (line_.num_values == 0 && line_.text == 0) return false;
   timeline_.log_lines.push_back(line_);
   return true;
+}
+
+void AddModelFact(Timeline& timeline, SourceId source, std::string_view path) {
+  path = path.substr(0, path.find_last_not_of('/') + 1);
+  path = path.substr(path.find_last_of('/') + 1);
+  if (!path.empty()) timeline.AddFact(source, kModelFact, path);
 }
 
 const Reader kLogReader = {"log", "vLLM, SGLang or NCCL log", DetectLog, ReadLog};

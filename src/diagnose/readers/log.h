@@ -29,6 +29,12 @@ class LogLineBuilder {
   LogLine line_;
 };
 
+// In front of the settings that SGLang starts with.
+inline constexpr std::string_view kSglangSettings = "server_args=ServerArgs(";
+
+// Adds the kModelFact of a model's path: what follows the last '/'. The path itself is not kept.
+void AddModelFact(Timeline& timeline, SourceId source, std::string_view path);
+
 // Each takes one line, its prefix with the time already parsed into `line`, and says whether it was
 // one of its own.
 bool ReadVllmLine(std::string_view text, const LogLine& line, Timeline& timeline);

@@ -1,4 +1,6 @@
 // SGLang: the scheduler's batch lines, retractions, expert balance, and the facts of its start.
+#include <algorithm>
+
 #include "base/strings.h"
 #include "diagnose/readers/log.h"
 #include "diagnose/readers/text_scan.h"
@@ -59,6 +61,22 @@ void ReadBatch(std::string_view text, LogLineBuilder& builder) {
   }
 }
 
+// "server_args=ServerArgs(model_path='…', …, tp_size=8, …, dp_size=1, …)". Attention-data-parallel
+// groups have been counted by attn_dp_size since 0.5.23, before by dp_size.
+bool ReadSettings(std::string_view text, LogLineBuilder& builder, Timeline& timeline) {
+  std::string_view model = text;
+  TakeUntil(model, "model_path='");
+  AddModelFact(timeline, builder.line().source, TakeUntil(model, "'"));
+  const auto number = [&](std::string_view key) {
+    return std::max(NumberAfter(text, key).value_or(1), 1.0);
+  };
+  const bool by_dp_size = Holds(text, " enable_dp_attention=True");
+  const double groups = std::max(number(" attn_dp_size="), by_dp_size ? number(" dp_size=") : 1.0);
+  builder.Add(LogField::kAttentionRanks, number(" tp_size=") / groups / number(" attn_cp_size="));
+  builder.Add(LogField::kAttentionReplicas, groups);
+  return builder.Commit();
+}
+
 }  // namespace
 
 bool ReadSglangLine(std::string_view text, const LogLine& line, Timeline& timeline) {
@@ -91,6 +109,9 @@ bool ReadSglangLine(std::string_view text, const LogLine& line, Timeline& timeli
     return builder.Commit();
   }
   builder.line().kind = LogKind::kStartup;
+  if (Holds(text, kSglangSettings)) {
+    return ReadSettings(text, builder, timeline);
+  }
   if (Holds(text, "max_total_num_tokens=")) {
     builder.Add(LogField::kKvCapacityTokens, NumberAfter(text, "max_total_num_tokens="));
     builder.Add(LogField::kMaxModelTokens, NumberAfter(text, "context_len="));

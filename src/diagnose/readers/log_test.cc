@@ -173,5 +173,47 @@ TEST(Log, MixedOutputOfOneProcess) {
   EXPECT_EQ(t.sources[0].stats.ignored, 1u);
 }
 
+// The settings that servers start with, as published logs show them.
+TEST(Log, VllmEngineConfig) {
+  const Timeline t = ReadText(
+      "(EngineCore_DP0 pid=62) INFO 02-01 06:05:05 [v1/engine/core.py:96] Initializing a V1 LLM "
+      "engine (v0.16.0) with config: model='/data/private/DeepSeek-V2-Lite-Chat/', "
+      "speculative_config=None, tokenizer='/data/private/DeepSeek-V2-Lite-Chat', "
+      "load_format=auto, tensor_parallel_size=8, pipeline_parallel_size=1, data_parallel_size=2, "
+      "decode_context_parallel_size=2, disable_custom_all_reduce=True\n"
+      "INFO 02-01 06:06:05 [kv_cache_utils.py:634] GPU KV cache size: 240,000 tokens\n");
+  ASSERT_EQ(t.log_lines.size(), 2u);
+  EXPECT_DOUBLE_EQ(ValueOf(t, 0, LogField::kAttentionRanks), 4);  // two keep other tokens
+  EXPECT_DOUBLE_EQ(ValueOf(t, 0, LogField::kAttentionReplicas), 2);
+  ASSERT_EQ(t.facts.size(), 1u);
+  EXPECT_EQ(t.Name(t.facts[0].key), kModelFact);
+  EXPECT_EQ(t.Name(t.facts[0].text), "DeepSeek-V2-Lite-Chat");  // not where it lies
+}
+
+TEST(Log, SglangSettings) {
+  const auto read = [](std::string_view groups) {
+    const std::string filler(5000, 'x');
+    return ReadText(fmt::format(
+        "[2025-08-18 02:44:10] server_args=ServerArgs(model_path='deepseek-ai/DeepSeek-V3', "
+        "api_key='{}', tp_size=16, pp_size=1, moe_dense_tp_size=None, {})\n"
+        "[2025-08-18 02:45:10] max_total_num_tokens=100000, context_len=4096\n",
+        filler, groups));
+  };
+  // Until 0.5.22 and since: attention in 4 groups of 4 ranks.
+  for (const char* groups :
+       {"dp_size=4, enable_dp_attention=True",
+        "attn_dp_size=4, dp_size=1, enable_dp_attention=False", "attn_dp_size=4, attn_cp_size=1"}) {
+    const Timeline t = read(groups);
+    EXPECT_DOUBLE_EQ(ValueOf(t, 0, LogField::kAttentionRanks), 4) << groups;
+    EXPECT_DOUBLE_EQ(ValueOf(t, 0, LogField::kAttentionReplicas), 4) << groups;
+    ASSERT_EQ(t.facts.size(), 1u);
+    EXPECT_EQ(t.Name(t.facts[0].text), "DeepSeek-V3");
+  }
+  // Replicas of the whole server say nothing of the attention.
+  const Timeline t = read("dp_size=4, enable_dp_attention=False");
+  EXPECT_DOUBLE_EQ(ValueOf(t, 0, LogField::kAttentionRanks), 16);
+  EXPECT_DOUBLE_EQ(ValueOf(t, 0, LogField::kAttentionReplicas), 1);
+}
+
 }  // namespace
 }  // namespace fathom::diagnose

@@ -1,4 +1,5 @@
 // vLLM: loggers.py (V1), metrics.py (V0), and the facts of the engine's start.
+#include <algorithm>
 #include <iterator>
 
 #include "base/strings.h"
@@ -107,6 +108,20 @@ bool ReadIteration(std::string_view text, LogLineBuilder& builder) {
   return builder.Commit();
 }
 
+// "Initializing a V1 LLM engine (v0.16.0) with config: model='…', …, tensor_parallel_size=8, …".
+bool ReadEngineConfig(std::string_view text, LogLineBuilder& builder, Timeline& timeline) {
+  builder.line().kind = LogKind::kStartup;
+  std::string_view model = text;
+  TakeUntil(model, "model='");
+  AddModelFact(timeline, builder.line().source, TakeUntil(model, "'"));
+  const double ranks = NumberAfter(text, "tensor_parallel_size=").value_or(1);
+  // Ranks that divide a sequence's cache by its tokens hold no copies of it.
+  const double context = NumberAfter(text, "decode_context_parallel_size=").value_or(1);
+  builder.Add(LogField::kAttentionRanks, ranks / std::max(context, 1.0));
+  builder.Add(LogField::kAttentionReplicas, NumberAfter(text, " data_parallel_size="));
+  return builder.Commit();
+}
+
 }  // namespace
 
 bool ReadVllmLine(std::string_view text, const LogLine& line, Timeline& timeline) {
@@ -136,6 +151,9 @@ bool ReadVllmLine(std::string_view text, const LogLine& line, Timeline& timeline
     builder.line().kind = LogKind::kStats;
     builder.Add(LogField::kExpertBalancedness, NumberAfter(text, "balancedness="));
     return builder.Commit();
+  }
+  if (Holds(text, "LLM engine (v") && Holds(text, "tensor_parallel_size=")) {
+    return ReadEngineConfig(text, builder, timeline);
   }
   for (const StartupFact& fact : kStartup) {
     if (!Holds(text, fact.mark)) continue;

@@ -2,14 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "diagnose/understand/observations.h"
+#include "diagnose/understand/parallelism.h"
 #include "diagnose/understand/signals.h"
 
 namespace fathom::diagnose {
 namespace {
 
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 // A batch is sized for this share of the cache: growth of running sequences needs the rest.
 constexpr double kUsableCache = 0.9;
 // The recommended batch must differ this much from what ran before it is worth a change.
@@ -161,6 +164,69 @@ void ChunkTokens(const RuleContext& context, std::vector<Recommendation>& out) {
                    {"typical", Duration(typical)}}}});
 }
 
+// Of a typical decode step with communication; NaN where no trace shows one.
+double ExposedCommunication(const RuleContext& context) {
+  const Bucket* decode = context.steps.Main(Phase::kDecode);
+  if (decode == nullptr || decode->counted.size() < kMinSteps) return kNaN;
+  const double share = MedianOver(*decode, [&](uint32_t s) {
+    const StepAccount& a = context.account(s);
+    return static_cast<double>(a.exposed_communication_ns) /
+           static_cast<double>(std::max<int64_t>(a.wall_ns, 1));
+  });
+  return share > 0 ? share : kNaN;
+}
+
+// Sequences that one replica of the attention ran on average; NaN where no log states it.
+double RunningPerReplica(const Timeline& t, int replicas) {
+  double sum = 0;
+  size_t n = 0;
+  for (const LogLine& line : t.log_lines) {
+    const auto running = t.Value(line, LogField::kRunning);
+    if (!running) continue;
+    sum += line.engine >= 0 ? *running : *running / replicas;
+    ++n;
+  }
+  return n > 0 ? sum / static_cast<double>(n) : kNaN;
+}
+
+// Ranks that share a sequence's heads keep its keys and values more than once where there are fewer
+// heads than ranks, MLA's single latent always: data-parallel attention keeps them once, and needs
+// no all-reduce behind the attention. Without copies it gains nothing, and leaves ranks idle at a
+// small load.
+void AttentionOverRanks(const RuleContext& context, const CacheEvidence& e,
+                        std::vector<Recommendation>& out) {
+  const AttentionParallelism p = FindAttentionParallelism(context.index, context.steps);
+  const bool short_of_cache = e.most_usage > kFullCache || e.preemptions > 0;
+  const double exposed = ExposedCommunication(context);
+  const bool communicates = exposed > context.thresholds["tp-collective.exposed_share"];
+  if (p.copies() > 1 && (short_of_cache || communicates)) {
+    const bool latent = p.kv_heads == 0;
+    const std::vector<std::pair<std::string_view, std::string>> args = {
+        {"ranks", std::to_string(p.ranks)},
+        {"heads", std::to_string(p.kv_heads)},
+        {"copies", std::to_string(p.copies())},
+        {"exposed", Percent(exposed)},
+        {"usage", e.most_usage > 0 ? Percent(e.most_usage) : "?"},
+        {"preempted", Number(e.preemptions)}};
+    out.push_back(
+        {"attention-dp",
+         {latent ? "recommend.attention_dp" : "recommend.attention_dp.heads", args},
+         {latent ? "recommend.attention_dp.why.latent" : "recommend.attention_dp.why.heads",
+          args}});
+  }
+  const int together = p.replicas * std::max(p.ranks, 1);
+  const double running = RunningPerReplica(context.timeline, std::max(p.replicas, 1));
+  if (p.replicas > 1 && p.kv_heads >= together && running < 1 && !short_of_cache) {
+    out.push_back({"attention-tp",
+                   {"recommend.attention_tp", {{"ranks", std::to_string(together)}}},
+                   {"recommend.attention_tp.why",
+                    {{"heads", std::to_string(p.kv_heads)},
+                     {"ranks", std::to_string(together)},
+                     {"replicas", std::to_string(p.replicas)},
+                     {"running", Number(running)}}}});
+  }
+}
+
 }  // namespace
 
 std::vector<Recommendation> Recommend(const RuleContext& context) {
@@ -170,6 +236,7 @@ std::vector<Recommendation> Recommend(const RuleContext& context) {
   KvDtype(evidence, out);
   CaptureSizes(evidence, out);
   ChunkTokens(context, out);
+  AttentionOverRanks(context, evidence, out);
   return out;
 }
 
