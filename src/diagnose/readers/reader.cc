@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <optional>
@@ -10,6 +11,7 @@
 
 #include "diagnose/clock.h"
 #include "diagnose/readers/access.h"
+#include "diagnose/readers/copies.h"
 #include "diagnose/readers/dcgmi.h"
 #include "diagnose/readers/dmon.h"
 #include "diagnose/readers/experts.h"
@@ -143,32 +145,41 @@ namespace {
 class RecordingSet {
  public:
   using Progress = std::function<void(std::string_view, double)>;
-  RecordingSet(Timeline& timeline, const Progress& progress)
-      : timeline_(timeline), progress_(progress) {}
+  RecordingSet(std::map<std::string, CopyOf> copies, Timeline& timeline, const Progress& progress)
+      : copies_(std::move(copies)), timeline_(timeline), progress_(progress) {}
 
-  // Inputs that begin alike, for as long as Input::prefix reaches, are one recording, whatever they
-  // are called and however they are compressed: each of its steps would count twice.
   Status Read(Input input) {
     FATHOM_TRY(FindReader(input));
+    if (const auto copy = copies_.find(input.name()); copy != copies_.end()) {
+      return Err(Code::kUnsupported, "{}: the same recording as {}{}", input.name(),
+                 copy->second.whole, copy->second.cut_short ? ", cut short" : "");
+    }
+    // What can be read but once, from a pipe or an address, is known by how it begins.
+    std::error_code error;
+    const Seen here = {input.name(), std::filesystem::is_regular_file(input.name(), error)};
     const std::string_view prefix = input.prefix();
     const std::pair beginning(std::hash<std::string_view>()(prefix), prefix.size());
-    const auto [seen, added] = seen_.try_emplace(beginning, input.name());
-    if (!added) {
-      return Err(Code::kUnsupported, "{}: the same recording as {}", input.name(), seen->second);
+    const auto seen = seen_.find(beginning);
+    if (seen != seen_.end() && !(here.is_file && seen->second.is_file)) {
+      return Err(Code::kUnsupported, "{}: the same recording as {}", here.path, seen->second.path);
     }
     if (progress_) {
       input.set_progress([&](double share) { progress_(input.name(), share); });
     }
-    Result<SourceId> source = ReadArtifact(input, timeline_);
-    if (source) return {};
-    seen_.erase(seen);  // a whole copy of it may follow
-    return tl::unexpected(std::move(source.error()));
+    FATHOM_TRY(ReadArtifact(input, timeline_));
+    seen_.emplace(beginning, here);
+    return {};
   }
 
  private:
+  struct Seen {
+    std::string path;
+    bool is_file;
+  };
+  std::map<std::string, CopyOf> copies_;
   Timeline& timeline_;
   const Progress& progress_;
-  std::map<std::pair<size_t, size_t>, std::string> seen_;  // hash and size of a beginning -> path
+  std::map<std::pair<size_t, size_t>, Seen> seen_;  // by hash and size of a beginning
 };
 
 }  // namespace
@@ -177,13 +188,21 @@ Result<Timeline> ReadArtifacts(std::span<const std::string> paths,
                                const std::function<void(std::string_view, double)>& progress,
                                const std::function<Result<Input>(const std::string&)>& open) {
   Timeline timeline;
-  RecordingSet recordings(timeline, progress);
+  std::vector<std::vector<std::string>> files_of;  // [path]
+  std::vector<std::string> all;
+  for (const std::string& path : paths) {
+    FATHOM_ASSIGN_OR_RETURN(std::vector<std::string> files, ExpandPaths({&path, 1}));
+    all.insert(all.end(), files.begin(), files.end());
+    files_of.push_back(std::move(files));
+  }
+  RecordingSet recordings(FindCopies(all, open), timeline, progress);
   const auto read = [&](const std::string& file) -> Status {
     FATHOM_ASSIGN_OR_RETURN(Input input, open(file));
     return recordings.Read(std::move(input));
   };
-  for (const std::string& path : paths) {
-    FATHOM_ASSIGN_OR_RETURN(const std::vector<std::string> files, ExpandPaths({&path, 1}));
+  for (size_t i = 0; i < paths.size(); ++i) {
+    const std::string& path = paths[i];
+    const std::vector<std::string>& files = files_of[i];
     size_t num_read = 0;
     std::optional<Error> damaged;
     for (const std::string& file : files) {

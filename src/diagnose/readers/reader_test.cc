@@ -112,12 +112,12 @@ TEST(Reader, AFolderGivesEachRecordingOnce) {
   const std::vector<std::string> paths = {folder.string()};
   const Result<Timeline> timeline = ReadArtifacts(paths);
   ASSERT_TRUE(timeline) << timeline.error().message;
-  // The cut database cannot be read, the whole one that begins alike can.
+  // The cut database is a part of the whole one.
   ASSERT_EQ(timeline->sources.size(), 2u);
   EXPECT_EQ(timeline->sources[0].format, "kineto");
   EXPECT_EQ(timeline->sources[1].format, "nsys-sqlite");
   ASSERT_EQ(timeline->skipped.size(), 2u);
-  EXPECT_NE(timeline->skipped[0].why.find("not a readable SQLite database"), std::string::npos);
+  EXPECT_NE(timeline->skipped[0].why.find("e.sqlite.gz, cut short"), std::string::npos);
   EXPECT_NE(timeline->skipped[1].why.find("the same recording as"), std::string::npos);
   // Named, both are errors.
   const std::vector<std::string> twice = {(folder / "b.json.gz").string(),
@@ -127,6 +127,80 @@ TEST(Reader, AFolderGivesEachRecordingOnce) {
   const std::vector<std::string> cut = {(folder / "a.sqlite").string()};
   EXPECT_FALSE(ReadArtifacts(cut));
   fs::remove_all(folder);
+}
+
+class Copies : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ =
+        std::filesystem::temp_directory_path() / ("fathom_copies_" + std::to_string(getpid()));
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::string Write(const char* name, const std::string& text) const {
+    const std::string path = (folder_ / name).string();
+    std::ofstream(path) << text;
+    return path;
+  }
+  Timeline Read() const {
+    const std::vector<std::string> paths = {folder_.string()};
+    auto timeline = ReadArtifacts(paths);
+    EXPECT_TRUE(timeline) << timeline.error().message;
+    return std::move(*timeline);
+  }
+  static std::string Log(int lines, int last_running = 0) {
+    std::string text;
+    for (int i = 0; i < lines; ++i) {
+      text += fmt::format(
+          "INFO 01-01 {:02}:{:02}:{:02} [x.py:1] Engine 000: Avg prompt throughput: 1.0 tokens/s, "
+          "Avg generation throughput: 1.0 tokens/s, Running: {} reqs, Waiting: 0 reqs\n",
+          i / 3600, i / 60 % 60, i % 60, i + 1 < lines ? 7 : last_running);
+    }
+    return text;
+  }
+  std::filesystem::path folder_;
+};
+
+// Of a recording that lies there whole and cut short, whichever sorts first, the whole one counts.
+TEST_F(Copies, TheLongestIsRead) {
+  for (const int lines : {20, 600, 6000}) {  // in the first bytes, in the prefix, beyond it
+    SetUp();
+    const std::string whole = Log(lines);
+    Write("a.log", whole.substr(0, whole.size() * 2 / 3));
+    Write("b.log", whole);
+    Write("c.log", whole.substr(0, whole.size() * 5 / 6));
+    Write("d.log", whole);
+    const Timeline t = Read();
+    ASSERT_EQ(t.sources.size(), 1u) << lines;
+    EXPECT_EQ(t.sources[0].path, (folder_ / "b.log").string());
+    EXPECT_EQ(t.log_lines.size(), static_cast<size_t>(lines));
+    ASSERT_EQ(t.skipped.size(), 3u);
+    EXPECT_NE(t.skipped[0].why.find("b.log, cut short"), std::string::npos) << t.skipped[0].why;
+    EXPECT_NE(t.skipped[1].why.find("b.log, cut short"), std::string::npos) << t.skipped[1].why;
+    EXPECT_TRUE(t.skipped[2].why.ends_with("b.log")) << t.skipped[2].why;
+  }
+}
+
+// What begins alike and goes on differently is not one recording, however late it differs.
+TEST_F(Copies, TheWholeContentTells) {
+  Write("a.log", Log(6000, 1));
+  Write("b.log", Log(6000, 2));
+  const Timeline t = Read();
+  EXPECT_EQ(t.sources.size(), 2u);
+  EXPECT_EQ(t.log_lines.size(), 12000u);
+  EXPECT_TRUE(t.skipped.empty());
+}
+
+TEST_F(Copies, NamedCopiesAreErrors) {
+  const std::string whole = Log(50);
+  const std::string cut = Write("cut.log", whole.substr(0, whole.size() / 2));
+  const std::vector<std::string> paths = {cut, Write("whole.log", whole)};
+  const auto timeline = ReadArtifacts(paths);
+  ASSERT_FALSE(timeline);
+  EXPECT_NE(timeline.error().message.find("the same recording as " + paths[1] + ", cut short"),
+            std::string::npos)
+      << timeline.error().message;
 }
 
 TEST(Reader, ScheduleLog) {
