@@ -5,12 +5,14 @@
 #include <utility>
 
 #include "diagnose/understand/layers.h"
+#include "diagnose/understand/signals.h"
 
 namespace fathom::diagnose {
 
 Diagnosis Diagnose(Timeline timeline, const Thresholds& thresholds) {
   Diagnosis d;
   d.timeline = std::make_unique<Timeline>(std::move(timeline));
+  DropImpossibleSamples(*d.timeline);
   d.index = std::make_unique<TraceIndex>(*d.timeline);
   d.steps = FindSteps(*d.index);
   d.accounts = Account(*d.index, d.steps);

@@ -26,22 +26,23 @@ std::string_view ClockDomainName(ClockDomain domain);
 
 // What can be wrong with a record. Each is counted per input, with the place of the first.
 enum class Defect : uint8_t {
-  kTruncated,       // the input ends inside a record or a compressed member
-  kMalformed,       // not readable even by the recovery parser: dropped
-  kRecovered,       // broken syntax, kept with the fields that could be read
-  kControlByte,     // raw control byte (a line break in a name) inside a string: kept
-  kBadEscape,       // "\q", a lone "\" of a Windows path, half a surrogate pair: kept literally
-  kInvalidUtf8,     // bytes that are no UTF-8 in a string: kept as U+FFFD (each text once)
-  kNonFinite,       // inf or nan where a number belongs: the field counts as absent
-  kBigInteger,      // an id beyond int64: kept as its unsigned bits
-  kBadTime,         // no readable time, or one outside +-73 years of its origin: dropped
-  kZeroTime,        // a GPU record whose start is 0, as CUPTI writes when it lost it: dropped
-  kNegativeTime,    // a duration below zero: kept as 0
-  kUnmatchedBegin,  // a begin without its end: dropped
-  kUnmatchedEnd,    // an end without its begin: dropped
-  kBlankValue,      // a sentinel for "not measured" (DCGM's blank, dmon's "-"): not stored
-  kUnknownRecord,   // well-formed, of a kind that this reader does not know: dropped
-  kDropped,         // records that the producer itself says it lost
+  kTruncated,        // the input ends inside a record or a compressed member
+  kMalformed,        // not readable even by the recovery parser: dropped
+  kRecovered,        // broken syntax, kept with the fields that could be read
+  kControlByte,      // raw control byte (a line break in a name) inside a string: kept
+  kBadEscape,        // "\q", a lone "\" of a Windows path, half a surrogate pair: kept literally
+  kInvalidUtf8,      // bytes that are no UTF-8 in a string: kept as U+FFFD (each text once)
+  kNonFinite,        // inf or nan where a number belongs: the field counts as absent
+  kBigInteger,       // an id beyond int64: kept as its unsigned bits
+  kBadTime,          // no readable time, or one outside +-73 years of its origin: dropped
+  kZeroTime,         // a GPU record whose start is 0, as CUPTI writes when it lost it: dropped
+  kNegativeTime,     // a duration below zero: kept as 0
+  kUnmatchedBegin,   // a begin without its end: dropped
+  kUnmatchedEnd,     // an end without its begin: dropped
+  kBlankValue,       // a sentinel for "not measured" (DCGM's blank, dmon's "-"): not stored
+  kUnknownRecord,    // well-formed, of a kind that this reader does not know: dropped
+  kImpossibleValue,  // a number that its quantity cannot have (a use of 300 %): dropped
+  kDropped,          // records that the producer itself says it lost
 };
 inline constexpr size_t kNumDefects = static_cast<size_t>(Defect::kDropped) + 1;
 std::string_view DefectName(Defect defect);
@@ -51,6 +52,7 @@ bool DefectDropsRecord(Defect defect);
 struct DefectCount {
   uint64_t count = 0;
   uint64_t first_offset = 0;  // byte offset in the uncompressed input, or row of a table
+  static constexpr uint64_t kNoOffset = UINT64_MAX;  // found when the input was no longer at hand
 };
 
 // What a reader did with its input.

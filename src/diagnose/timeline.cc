@@ -70,12 +70,12 @@ struct DefectInfo {
   bool drops;
 };
 constexpr DefectInfo kDefects[] = {
-    {"truncated", false},         {"malformed", true},      {"recovered", false},
-    {"control-byte", false},      {"bad-escape", false},    {"invalid-utf8", false},
-    {"non-finite", false},        {"big-integer", false},   {"bad-time", true},
-    {"zero-time", true},          {"negative-time", false}, {"unmatched-begin", true},
-    {"unmatched-end", true},      {"blank-value", false},   {"unknown-record", true},
-    {"dropped-by-producer", true}};
+    {"truncated", false},       {"malformed", true},          {"recovered", false},
+    {"control-byte", false},    {"bad-escape", false},        {"invalid-utf8", false},
+    {"non-finite", false},      {"big-integer", false},       {"bad-time", true},
+    {"zero-time", true},        {"negative-time", false},     {"unmatched-begin", true},
+    {"unmatched-end", true},    {"blank-value", false},       {"unknown-record", true},
+    {"impossible-value", true}, {"dropped-by-producer", true}};
 static_assert(std::size(kDefects) == kNumDefects);
 
 constexpr std::string_view kClockNames[] = {"none", "unix", "wall", "monotonic", "relative"};

@@ -97,8 +97,9 @@ std::vector<std::string> SourceNotes(const Diagnosis& d, const Source& source, L
   for (size_t i = 0; i < kNumDefects; ++i) {
     const DefectCount& defect = source.stats.defects[i];
     if (defect.count == 0) continue;
+    const bool placed = defect.first_offset != DefectCount::kNoOffset;
     notes.push_back(
-        Say(language, Text{"report.defect",
+        Say(language, Text{placed ? "report.defect" : "report.defect.unplaced",
                            {{"n", std::to_string(defect.count)},
                             {"what", Word(language, "defect", DefectName(static_cast<Defect>(i)))},
                             {"at", std::to_string(defect.first_offset)}}}));

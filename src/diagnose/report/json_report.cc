@@ -25,7 +25,9 @@ Json InputOf(const Source& source) {
     if (defect.count == 0) continue;
     defects.push_back({{"id", DefectName(static_cast<Defect>(i))},
                        {"count", defect.count},
-                       {"first_offset", defect.first_offset}});
+                       {"first_offset", defect.first_offset == DefectCount::kNoOffset
+                                            ? Json(nullptr)
+                                            : Json(defect.first_offset)}});
   }
   input["defects"] = std::move(defects);
   // Whether its times may be joined with the others', and how finely.

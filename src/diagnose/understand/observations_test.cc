@@ -7,6 +7,7 @@
 
 #include "diagnose/diagnosis.h"
 #include "diagnose/report/catalogue.h"
+#include "diagnose/report/json_report.h"
 #include "diagnose/report/text_report.h"
 #include "diagnose/rules/synthetic_timeline.h"
 #include "diagnose/test_util.h"
@@ -173,6 +174,20 @@ TEST(Reports, StepsWithoutGpuRowsShowTheEnginesSpans) {
   EXPECT_EQ(d.findings.findings[0].id, "switch-stall");
   EXPECT_THAT(text, HasSubstr("unexplained: 900 us"));
   EXPECT_THAT(text, Not(HasSubstr("launch-bound")));
+}
+
+TEST(Reports, TrustCountsImpossibleSamples) {
+  std::string samples = R"({"schema":"fathom.samples/1","utc_ns_at_zero":0})"
+                        "\n";
+  for (const double use : {0.4, 3.67, -1.0}) {
+    samples += fmt::format("{{\"t_ns\":1,\"metric\":\"gpu_busy\",\"value\":{}}}\n", use);
+  }
+  const Diagnosis d = Diagnose(ReadText(samples), Thresholds::Default());
+  EXPECT_THAT(TextReport(d, Language::kEnglish, {}),
+              HasSubstr("2 x impossible-value (above 100 %, or negative)"));
+  const auto json = JsonReport(d, Language::kEnglish);
+  EXPECT_EQ(json["inputs"][0]["dropped"], 2);
+  EXPECT_TRUE(json["inputs"][0]["defects"][0]["first_offset"].is_null());
 }
 
 TEST(Reports, EqualReasonsShareALine) {

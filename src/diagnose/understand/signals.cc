@@ -159,6 +159,33 @@ double SignalSeries::Quantile(double q) const {
   return sorted[static_cast<size_t>(q * static_cast<double>(sorted.size() - 1) + 0.5)];
 }
 
+void DropImpossibleSamples(Timeline& timeline) {
+  std::vector<const Alias*> meaning(timeline.series.size());  // [series]; null: no signal
+  for (size_t s = 0; s < timeline.series.size(); ++s) {
+    const std::string_view name = timeline.Name(timeline.series[s].name);
+    for (const Alias& alias : kAliases) {
+      if (meaning[s] == nullptr && Matches(alias.name, name)) meaning[s] = &alias;
+    }
+  }
+  Samples& samples = timeline.samples;
+  size_t kept = 0;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const uint32_t series = samples.series[i];
+    const Alias* alias = meaning[series];
+    if (alias != nullptr && !IsPossible(alias->signal, samples.value[i] * alias->scale)) {
+      ReadStats& stats = timeline.sources[timeline.series[series].source].stats;
+      stats.Count(Defect::kImpossibleValue, DefectCount::kNoOffset);
+      continue;
+    }
+    samples.t_ns[kept] = samples.t_ns[i];
+    samples.value[kept] = samples.value[i];
+    samples.series[kept++] = series;
+  }
+  samples.t_ns.resize(kept);
+  samples.value.resize(kept);
+  samples.series.resize(kept);
+}
+
 std::vector<SignalSeries> FindSignal(const Timeline& timeline, Signal signal) {
   std::vector<SignalSeries> found;
   for (const Alias& alias : kAliases) {
@@ -179,10 +206,8 @@ std::vector<SignalSeries> FindSignal(const Timeline& timeline, Signal signal) {
     for (size_t i = 0; i < timeline.samples.size(); ++i) {
       const auto it = place.find(timeline.samples.series[i]);
       if (it == place.end()) continue;
-      const double value = timeline.samples.value[i] * alias.scale;
-      if (!IsPossible(signal, value)) continue;
       found[it->second].t_ns.push_back(timeline.samples.t_ns[i]);
-      found[it->second].value.push_back(value);
+      found[it->second].value.push_back(timeline.samples.value[i] * alias.scale);
     }
   }
   std::erase_if(found, [](const SignalSeries& s) { return s.value.empty(); });

@@ -45,8 +45,11 @@ struct SignalSeries {
   double Quantile(double q) const;
 };
 
-// All series of that signal with at least one sample; the better-defined source first. Values that
-// the signal cannot have (a share of 3) are left out.
+// Takes out the samples that no such signal can have (a share of 3, a negative rate) and counts
+// them among the defects of their source.
+void DropImpossibleSamples(Timeline& timeline);
+
+// All series of that signal with at least one sample; the better-defined source first.
 std::vector<SignalSeries> FindSignal(const Timeline& timeline, Signal signal);
 
 // Two series on a common grid (the coarser of both sampling periods), where both have samples.

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kMs = 1'000'000;
 
-TEST(Signals, WhatASignalCannotBeIsLeftOut) {
+TEST(Signals, WhatASignalCannotBeIsDroppedAndCounted) {
   Timeline t;
   const SourceId source = t.AddSource("dmon.txt", "dmon");
   const uint32_t sm = t.AddSeries({.source = source, .name = t.strings.Intern("sm"), .device = 0});
@@ -20,10 +20,16 @@ TEST(Signals, WhatASignalCannotBeIsLeftOut) {
       t.AddSeries({.source = source, .name = t.strings.Intern("rxpci"), .device = 0});
   for (const double percent : {50.0, -5.0, 1000.0, 102.0}) t.AddSample(sm, 0, percent);
   for (const double mb_per_s : {50'000.0, -1.0}) t.AddSample(rx, 0, mb_per_s);
+  const uint32_t other = t.AddSeries({.source = source, .name = t.strings.Intern("temperature")});
+  t.AddSample(other, 0, -40);
+  DropImpossibleSamples(t);
   ASSERT_EQ(FindSignal(t, Signal::kGpuBusy).size(), 1u);
   EXPECT_EQ(FindSignal(t, Signal::kGpuBusy)[0].value, (std::vector<double>{0.5, 1.02}));
   ASSERT_EQ(FindSignal(t, Signal::kPcieRx).size(), 1u);
   EXPECT_EQ(FindSignal(t, Signal::kPcieRx)[0].value, std::vector<double>{5e10});
+  EXPECT_EQ(t.samples.size(), 4u);  // what is no signal stays as it is
+  EXPECT_EQ(t.sources[source].stats[Defect::kImpossibleValue].count, 3u);
+  EXPECT_EQ(t.sources[source].stats.dropped(), 3u);
 }
 
 TEST(Signals, APauseOfYearsIsPassedOver) {
