@@ -202,6 +202,20 @@ TEST(Catalogue, BothLanguagesSayTheSameThings) {
   EXPECT_EQ(english, CatalogueKeys(Language::kChinese));
 }
 
+TEST(Catalogue, EveryPhraseOfALimitIsTranslated) {
+  for (const auto& [name, t] : Thresholds::Default().all()) {
+    for (const std::string& phrase : {t.unit, t.source, t.counter_example}) {
+      EXPECT_EQ(LimitPhrase(Language::kEnglish, phrase), phrase);
+      EXPECT_FALSE(LimitPhrase(Language::kChinese, phrase).empty()) << name;
+    }
+  }
+  EXPECT_EQ(LimitPhrase(Language::kChinese, "handbook A17"), "手册 A17");
+  const Text note = {"handbook.evidence.sound",
+                     {{"limit.claim", "handbook A17"}, {"limit.exception", "machines differ"}}};
+  EXPECT_THAT(Say(Language::kChinese, note), HasSubstr("各机器不同"));
+  EXPECT_THAT(Say(Language::kEnglish, note), HasSubstr("handbook A17: a sound figure"));
+}
+
 TEST(Catalogue, OneOfAThingIsSaidSo) {
   const auto say = [](std::string_view n) {
     return Say(Language::kEnglish,

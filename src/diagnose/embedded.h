@@ -8,6 +8,7 @@ namespace fathom::diagnose::embedded {
 extern const std::string_view kThresholds;   // rules/thresholds.json
 extern const std::string_view kCatalogueEn;  // report/catalogue.en.json
 extern const std::string_view kCatalogueZh;  // report/catalogue.zh.json
+extern const std::string_view kLimitsZh;     // report/limits.zh.json
 extern const std::string_view kHtml;         // report/html/report.html
 extern const std::string_view kStyle;        // report/html/report.css
 extern const std::string_view kScript;       // report/html/report.js

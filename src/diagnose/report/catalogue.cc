@@ -38,6 +38,19 @@ std::string_view LanguageName(Language language) {
   return language == Language::kEnglish ? "en" : "zh";
 }
 
+std::string LimitPhrase(Language language, std::string_view english) {
+  constexpr std::string_view kHandbook = "handbook ";  // and the claim's number
+  if (language == Language::kEnglish) return std::string(english);
+  if (english.starts_with(kHandbook)) {
+    return Say(language, Text{"report.handbook_claim",
+                              {{"claim", std::string(english.substr(kHandbook.size()))}}});
+  }
+  static const Catalogue kPhrases = Load(embedded::kLimitsZh);
+  const auto it = kPhrases.find(english);
+  FATHOM_CHECK(it != kPhrases.end(), "no Chinese for '{}'", english);
+  return it->second;
+}
+
 std::string_view Sentence(Language language, std::string_view key) {
   const Catalogue& catalogue = For(language);
   const auto it = catalogue.find(key);
@@ -75,7 +88,8 @@ std::string Say(Language language, const Text& text) {
     out += sentence.substr(at, open - at);
     const std::string_view name = sentence.substr(open + 1, close - open - 1);
     for (const auto& [key, value] : text.args) {
-      if (key == name) out += value;
+      if (key != name) continue;
+      out += key.starts_with(kLimitArgument) ? LimitPhrase(language, value) : value;
     }
     at = close + 1;
   }

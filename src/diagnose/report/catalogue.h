@@ -18,6 +18,13 @@ std::string_view LanguageName(Language language);
 // 1; only languages that tell one from several have such sentences.
 inline constexpr std::string_view kSingular = ".one";
 
+// A phrase of thresholds.json (unit, source or known exception of a limit), which is English there.
+// One that a language lacks is a bug: a test compares them.
+std::string LimitPhrase(Language language, std::string_view english);
+
+// Arguments with this in front of their names are such phrases.
+inline constexpr std::string_view kLimitArgument = "limit.";
+
 // The sentence of `text`. A key that a catalogue lacks is a bug: a test compares the catalogues.
 std::string Say(Language language, const Text& text);
 // A key without arguments.

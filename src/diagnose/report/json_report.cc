@@ -71,9 +71,9 @@ Json FindingOf(const Diagnosis& d, const Finding& f, Language language) {
     limits.push_back({{"name", t.name},
                       {"value", t.value},
                       {"default", t.default_value},
-                      {"unit", t.unit},
-                      {"source", t.source},
-                      {"counter_example", t.counter_example}});
+                      {"unit", LimitPhrase(language, t.unit)},
+                      {"source", LimitPhrase(language, t.source)},
+                      {"counter_example", LimitPhrase(language, t.counter_example)}});
   }
   // The one that decided, and all that were looked at.
   finding["threshold"] = limits.empty() ? Json(nullptr) : limits.front();

@@ -371,12 +371,12 @@ void HandbookFigures(const RuleContext& context, Findings& findings) {
                      {{"name", std::string(limit.name)},
                       {"value", Number(*value)},
                       {"limit", Number(threshold.value)},
-                      {"unit", threshold.unit}}};
-    finding.evidence.push_back(
-        {.text = {VerdictKey(threshold.verdict),
-                  {{"claim", threshold.source}, {"exception", threshold.counter_example}}},
-         .value = *value,
-         .unit = "handbook"});
+                      {"limit.unit", threshold.unit}}};
+    finding.evidence.push_back({.text = {VerdictKey(threshold.verdict),
+                                         {{"limit.claim", threshold.source},
+                                          {"limit.exception", threshold.counter_example}}},
+                                .value = *value,
+                                .unit = "handbook"});
     finding.thresholds = {context.thresholds.Used(limit.name)};
     finding.change = {"handbook.change", {{"id", std::string(id)}}};
     finding.risk = {"handbook.risk", {}};
