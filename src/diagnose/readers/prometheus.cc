@@ -119,7 +119,9 @@ class PrometheusReader {
   static int64_t SecondsToNs(double seconds) {
     // Milliseconds since 1970 are beyond 1e11.
     if (std::fabs(seconds) > 1e11) seconds /= 1000;
-    return std::fabs(seconds) < 9e9 ? static_cast<int64_t>(seconds * 1e9) : kNoTime;
+    // The distance of two times is a time, too: 146 years from 1970 leave room for it.
+    constexpr double kMostSeconds = 4.6e9;
+    return std::fabs(seconds) < kMostSeconds ? static_cast<int64_t>(seconds * 1e9) : kNoTime;
   }
 
   SeriesKind KindOf(std::string_view name) const {

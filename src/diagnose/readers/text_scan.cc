@@ -152,7 +152,8 @@ std::optional<int64_t> TakeDateTime(std::string_view& text) {
   const std::chrono::year_month_day civil{std::chrono::year(date->year),
                                           std::chrono::month(static_cast<unsigned>(date->month)),
                                           std::chrono::day(static_cast<unsigned>(date->day))};
-  if (!civil.ok() || date->year < 1900 || date->year > 2200) return std::nullopt;
+  // The distance of two dates must be a time in ns, too.
+  if (!civil.ok() || date->year < 1970 || date->year > 2200) return std::nullopt;
   const int64_t days = std::chrono::sys_days(civil).time_since_epoch().count();
   text = rest;
   return (((days * 24 + *hour) * 60 + *minute) * 60 + *second) * 1'000'000'000 + fraction_ns;

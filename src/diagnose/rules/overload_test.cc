@@ -207,6 +207,28 @@ TEST(Overload, AbstainsWithoutWindows) {
   EXPECT_EQ(Find(Of(Scrapes(300, rare)), "overload"), nullptr);
 }
 
+// Times of another age are none, and their distances do not overflow.
+TEST(Overload, TimesFarApartAreRead) {
+  std::string scrapes;
+  for (const char* time : {"-8.9e9", "-4.5e9", "4.5e9", "8.9e9"}) {
+    std::string page = Scrapes(1, Late(4));
+    page.replace(page.find("1790000000"), 10, time);
+    scrapes += page;
+  }
+  EXPECT_EQ(Find(Of(scrapes), "overload"), nullptr);
+  const std::string line =
+      " [x.py:1] Engine 000: Avg prompt throughput: 1.0 tokens/s, Avg "
+      "generation throughput: 1.0 tokens/s, Running: 1 reqs, Waiting: 3 reqs, "
+      "GPU KV cache usage: 99.0%, Preemptions: 1\n";
+  std::string log;
+  for (const char* date : {"1900-01-01", "1970-01-01", "2200-12-31"}) {
+    log += "INFO " + std::string(date) + " 00:00:00" + line;
+  }
+  const Diagnosis d = Of(log);
+  EXPECT_EQ(Find(d, "overload"), nullptr);  // a reading in two centuries is no stretch
+  EXPECT_EQ(d.timeline->log_lines.size(), 3u);
+}
+
 TEST(Overload, WindowsAreInOrder) {
   const auto wrong = Thresholds::FromJson(R"({"overload.fast_window_s": 7200})");
   ASSERT_FALSE(wrong);
