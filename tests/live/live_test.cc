@@ -128,6 +128,8 @@ TEST(IdList, IsExactOrEmpty) {
   }
 }
 
+int64_t g_now_ns = 1;
+
 // Two nodes with two CPUs each; GPU 0 is on node 0, GPU 1 on node 1.
 class FakeNodes : public FakeMachine {
  protected:
@@ -163,7 +165,8 @@ class FakeNodes : public FakeMachine {
         {.node_of_gpu = std::move(nodes),
          .list_processes = [lists](int gpu) { return lists[static_cast<size_t>(gpu)]; },
          .pid = pid,
-         .root = root_});
+         .root = root_,
+         .now_ns = [] { return g_now_ns; }});
   }
   static std::map<std::pair<Metric, int>, double> ReadOnce(ThreadSource& source) {
     std::vector<event::Sample> samples;
@@ -202,6 +205,32 @@ TEST_F(FakeNodes, ThreadsThatWorkedAreCountedByNode) {
             (Values{{{kNear, 0}, 1}, {{kFar, 0}, 1}, {{kNear, 1}, 0}, {{kFar, 1}, 0}}));
   std::filesystem::remove_all(root_ + "/proc/77");  // it ended
   EXPECT_EQ((ReadOnce(source)[{kFar, 0}]), 0);
+}
+
+// A thread that rests is looked at again, and one that ends is forgotten.
+TEST_F(FakeNodes, ThreadsComeAndGo) {
+  SetThread(77, 77, 10, 0);
+  SetThread(77, 78, 10, 0);
+  ThreadSource source = Source({std::vector{77}, std::vector<int>{}});
+  ASSERT_TRUE(source.Open());
+  const auto near = [&](int64_t after_ms) {
+    g_now_ns += after_ms * 1'000'000;
+    return ReadOnce(source)[{kNear, 0}];
+  };
+  EXPECT_EQ(near(1000), 0);  // both rest from here on
+  SetThread(77, 77, 11, 0);
+  SetThread(77, 79, 10, 0);  // new
+  EXPECT_EQ(near(50), 0);
+  EXPECT_EQ(near(950), 1);  // what the first one did meanwhile
+  SetThread(77, 77, 12, 0);
+  SetThread(77, 79, 12, 0);
+  std::filesystem::remove_all(root_ + "/proc/77/task/78");
+  EXPECT_EQ(near(50), 2);
+  EXPECT_EQ(near(1000), 0);
+  SetThread(77, 78, 20, 0);  // another one by that number
+  EXPECT_EQ(near(1000), 0);
+  SetThread(77, 78, 21, 0);
+  EXPECT_EQ(near(50), 1);
 }
 
 TEST_F(FakeNodes, AProcessBetweenNodesOrOnAnUnknownOneIsLeftOut) {

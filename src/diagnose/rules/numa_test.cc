@@ -122,6 +122,18 @@ TEST(Numa, FewReadingsOfThreadsDecideNothing) {
   }
 }
 
+TEST(Numa, ImpossibleCountsOfThreadsDecideNothing) {
+  std::string recording = Recording(10, 9, 1);
+  for (const char* metric : {"near", "far"}) {
+    for (int i = 0; i < 3; ++i) {
+      recording += fmt::format(R"({{"t_ns":1,"metric":"gpu_threads_{}","device":0,"value":1e308}})"
+                               "\n",
+                               metric);
+    }
+  }
+  EXPECT_TRUE(IsClean(OfRecording(recording), "numa"));
+}
+
 TEST(Numa, OneNodeHasNothingFar) {
   std::string recording = Recording(1, 0, 0);
   const std::string nodes = "\"numa_nodes\":2";

@@ -86,9 +86,7 @@ std::optional<Burn> WorstBurn(const LatencyHistogram& h, double objective_s,
   std::optional<Burn> worst;
   for (size_t first = 0; first < h.size();) {
     size_t last = first;
-    while (last + 1 < h.size() && h.cumulative[last + 1].back() >= h.cumulative[last].back()) {
-      ++last;
-    }
+    while (last + 1 < h.size() && h.GoesOn(last + 1)) ++last;
     WorstBurn(h, first, last, objective_s, limits, worst);
     first = last + 1;
   }

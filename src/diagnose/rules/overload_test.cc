@@ -250,6 +250,13 @@ TEST(Histograms, OfAllLabelSetsAreSummedAndCutScrapesLeftOut) {
   ASSERT_EQ(found[0].size(), 1u);
   EXPECT_EQ(found[0].cumulative[0], (std::vector<double>{11, 22}));
   EXPECT_TRUE(FindHistograms(t, {"inter_token"}).empty());
+  // Counts that fall from a bucket to the next one are none.
+  const Timeline broken = ReadText(
+      "# Time: 100\n"
+      "x:time_to_first_token_seconds_bucket{le=\"1\"} 9\n"
+      "x:time_to_first_token_seconds_bucket{le=\"+Inf\"} 2\n"
+      "x:other 1\n");
+  EXPECT_EQ(FindHistograms(broken, {"time_to_first_token"}).at(0).size(), 0u);
 }
 
 }  // namespace

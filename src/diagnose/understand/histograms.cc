@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <functional>
 #include <limits>
 #include <map>
 #include <utility>
@@ -37,6 +38,19 @@ std::vector<std::pair<double, double>> LatencyHistogram::Between(size_t from, si
   return counts;
 }
 
+bool LatencyHistogram::GoesOn(size_t scrape) const {
+  const std::vector<double>& before = cumulative[scrape - 1];
+  return std::equal(before.begin(), before.end(), cumulative[scrape].begin(), std::less_equal<>());
+}
+
+namespace {
+
+bool IsCumulative(const std::vector<double>& counts) {
+  return counts.front() >= 0 && std::is_sorted(counts.begin(), counts.end());
+}
+
+}  // namespace
+
 std::vector<LatencyHistogram> FindHistograms(const Timeline& timeline,
                                              const std::vector<std::string_view>& names) {
   using Key = std::pair<SourceId, StringId>;
@@ -71,7 +85,7 @@ std::vector<LatencyHistogram> FindHistograms(const Timeline& timeline,
       // A scrape that was cut short has fewer buckets: its counts are not comparable.
       std::vector<double> row;
       for (const auto& [bound, count] : by_bound) row.push_back(count);
-      if (row.size() != h.bounds.size()) continue;
+      if (row.size() != h.bounds.size() || !IsCumulative(row)) continue;
       h.t_ns.push_back(t_ns);
       h.cumulative.push_back(std::move(row));
     }

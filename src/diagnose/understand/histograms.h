@@ -30,8 +30,9 @@ struct LatencyHistogram {
   std::vector<std::vector<double>> cumulative;  // [scrape][bound]
 
   size_t size() const { return t_ns.size(); }
-  // What was observed between two scrapes: (upper bound, count up to it). Negative counts mean that
-  // the server was started again in between.
+  // Whether the server (every engine of it) still was the one of the scrape before: no count fell.
+  bool GoesOn(size_t scrape) const;
+  // What was observed between two scrapes of one start: (upper bound, count up to it).
   std::vector<std::pair<double, double>> Between(size_t from, size_t to) const;
 };
 

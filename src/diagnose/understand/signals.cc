@@ -89,13 +89,16 @@ bool HasWholeGpu(const Timeline& timeline, const Series& instance) {
   });
 }
 
-// Shares end at 1 (counters read a little late show a little more), nothing else is negative.
+// Shares end at 1 (counters read a little late show a little more), threads at what Linux can have;
+// nothing else is negative.
 bool IsPossible(Signal signal, double value) {
   constexpr double kMostShare = 1.05;
   const bool share = signal == Signal::kGpuBusy || signal == Signal::kSmActive ||
                      signal == Signal::kTensorActive || signal == Signal::kDramActive ||
                      signal == Signal::kKvUsage;
-  return value >= 0 && (!share || value <= kMostShare);
+  const bool threads = signal == Signal::kGpuThreadsNear || signal == Signal::kGpuThreadsFar;
+  constexpr double kMostThreads = 1 << 22;  // PID_MAX_LIMIT
+  return value >= 0 && (!share || value <= kMostShare) && (!threads || value <= kMostThreads);
 }
 
 int64_t MedianPeriod(const SignalSeries& s) {

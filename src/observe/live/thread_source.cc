@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <filesystem>
+#include <iterator>
 
 #include "observe/live/proc_file.h"
 
@@ -10,8 +11,10 @@ namespace {
 
 using event::Metric;
 
-// Processes come and go: the list is asked for again after this time.
-constexpr int64_t kListPeriodNs = 1'000'000'000;
+// Processes and threads come and go: they are looked for again after this time, and those that have
+// not worked for as long are read only then.
+constexpr int64_t kRestNs = 1'000'000'000;
+constexpr double kNotRead = -1;
 // Of the kernel's own process namespace (PROC_PID_INIT_INO in linux/proc_ns.h): the one whose ids
 // the driver lists.
 constexpr std::string_view kHostNamespace = "pid:[4026531836]";
@@ -43,27 +46,33 @@ Status ThreadSource::Open() {
 
 void ThreadSource::Read(std::vector<event::Sample>& out) {
   ReadingScope scope(out);
-  if (found_ns_ == 0 || scope.start_ns() - found_ns_ >= kListPeriodNs) {
+  const int64_t now_ns = options_.now_ns();
+  const bool all = found_ns_ == 0 || now_ns - found_ns_ >= kRestNs;
+  if (all) {
     FindProcesses();
-    found_ns_ = scope.start_ns();
+    for (const GpuProcess& process : processes_) FindThreads(process, now_ns);
+    found_ns_ = now_ns;
   }
-  std::map<int, std::pair<int, int>> by_gpu;  // threads near and far
-  std::map<ThreadId, double> ticks;
+  std::map<int, Counts> by_process;
+  for (auto it = threads_.begin(); it != threads_.end();) {
+    const auto node = node_of_.find(it->first.first);
+    const bool watched = node != node_of_.end();
+    const bool due = all || now_ns - it->second.worked_ns < kRestNs;
+    const bool ended = !watched || (due && !ReadThread(it->first, it->second, node->second, now_ns,
+                                                       by_process[it->first.first]));
+    it = ended ? threads_.erase(it) : std::next(it);
+  }
+  std::map<int, Counts> by_gpu;
   for (const GpuProcess& process : processes_) {
-    const std::optional<int> node = NodeOf(process);
-    if (!node) continue;
-    int near = 0;
-    int far = 0;
-    CountThreads(process, *node, ticks, &near, &far);
+    if (!node_of_.contains(process.pid)) continue;
     for (const int gpu : process.gpus) {
-      by_gpu[gpu].first += near;
-      by_gpu[gpu].second += far;
+      by_gpu[gpu].near += by_process[process.pid].near;
+      by_gpu[gpu].far += by_process[process.pid].far;
     }
   }
-  ticks_ = std::move(ticks);
-  for (const auto& [gpu, threads] : by_gpu) {
-    scope.Add(Metric::kGpuThreadsNear, threads.first, gpu);
-    scope.Add(Metric::kGpuThreadsFar, threads.second, gpu);
+  for (const auto& [gpu, counts] : by_gpu) {
+    scope.Add(Metric::kGpuThreadsNear, counts.near, gpu);
+    scope.Add(Metric::kGpuThreadsFar, counts.far, gpu);
   }
 }
 
@@ -82,7 +91,11 @@ void ThreadSource::FindProcesses() {
     }
   }
   processes_.clear();
-  for (auto& [pid, gpus] : gpus_of) processes_.push_back({pid, std::move(gpus)});
+  node_of_.clear();
+  for (auto& [pid, gpus] : gpus_of) {
+    processes_.push_back({pid, std::move(gpus)});
+    if (const auto node = NodeOf(processes_.back())) node_of_[pid] = *node;
+  }
 }
 
 bool ThreadSource::IsWatched(int pid) const {
@@ -106,8 +119,7 @@ std::optional<int> ThreadSource::NodeOf(const GpuProcess& process) const {
   return node;
 }
 
-void ThreadSource::CountThreads(const GpuProcess& process, int node,
-                                std::map<ThreadId, double>& ticks, int* near, int* far) const {
+void ThreadSource::FindThreads(const GpuProcess& process, int64_t now_ns) {
   const std::string folder = fmt::format("{}/proc/{}/task", options_.root, process.pid);
   std::error_code error;
   std::filesystem::directory_iterator it(folder, error);
@@ -116,16 +128,22 @@ void ThreadSource::CountThreads(const GpuProcess& process, int node,
     const std::string name = it->path().filename();
     int tid = 0;
     std::from_chars(name.data(), name.data() + name.size(), tid);
-    const ProcStat stat(ReadProcFile(it->path() / "stat"));
-    if (!stat.valid()) continue;
-    const double now = stat.field(14) + stat.field(15);
-    ticks[{process.pid, tid}] = now;
-    const auto before = ticks_.find({process.pid, tid});
-    if (before == ticks_.end() || now <= before->second) continue;
-    const auto cpu = topology_.node_of_cpu.find(static_cast<int>(stat.field(39)));
-    if (cpu == topology_.node_of_cpu.end()) continue;
-    ++(cpu->second == node ? *near : *far);
+    threads_.try_emplace({process.pid, tid}, Thread{kNotRead, now_ns});
   }
+}
+
+bool ThreadSource::ReadThread(const ThreadId& id, Thread& thread, int node, int64_t now_ns,
+                              Counts& counts) const {
+  const ProcStat stat(
+      ReadProcFile(fmt::format("{}/proc/{}/task/{}/stat", options_.root, id.first, id.second)));
+  if (!stat.valid()) return false;
+  const double before = thread.ticks;
+  thread.ticks = stat.field(14) + stat.field(15);
+  if (before == kNotRead || thread.ticks <= before) return true;
+  thread.worked_ns = now_ns;
+  const auto cpu = topology_.node_of_cpu.find(static_cast<int>(stat.field(39)));
+  if (cpu != topology_.node_of_cpu.end()) ++(cpu->second == node ? counts.near : counts.far);
+  return true;
 }
 
 }  // namespace fathom::observe

@@ -26,6 +26,7 @@ struct ThreadSourceOptions {
   std::function<std::optional<std::vector<int>>(int gpu)> list_processes;
   int pid = 0;       // this process and its descendants only; 0: all that are listed
   std::string root;  // in front of /proc and /sys (tests)
+  int64_t (*now_ns)() = NowNs;
 };
 
 class ThreadSource final : public Source {
@@ -34,7 +35,8 @@ class ThreadSource final : public Source {
   std::string_view name() const override { return "threads"; }
   Status Open() override;
   void Read(std::vector<event::Sample>& out) override;
-  // CPU times tick at 100 Hz, and a process may have hundreds of threads.
+  // CPU times tick at 100 Hz. Of hundreds of threads that a process may have, those that have not
+  // worked for a second are read once a second.
   int min_period_ms() const override { return 50; }
 
   // Whether the driver's list says which processes use a GPU. It does not inside a container: its
@@ -43,20 +45,30 @@ class ThreadSource final : public Source {
 
  private:
   using ThreadId = std::pair<int, int>;  // process, thread
+  struct Thread {
+    double ticks = 0;       // CPU time at the last reading
+    int64_t worked_ns = 0;  // when it was last seen to have used some, or first seen
+  };
+  struct Counts {
+    int near = 0, far = 0;
+  };
 
   void FindProcesses();
   bool IsWatched(int pid) const;
   std::optional<int> NodeOf(const GpuProcess& process) const;
-  // Counts the working threads of a process on its GPUs' node and elsewhere.
-  void CountThreads(const GpuProcess& process, int node, std::map<ThreadId, double>& ticks,
-                    int* near, int* far) const;
+  // Adds the threads of a process that nobody has seen yet.
+  void FindThreads(const GpuProcess& process, int64_t now_ns);
+  // Reads a thread and counts it if it has worked. False when it has ended.
+  bool ReadThread(const ThreadId& id, Thread& thread, int node, int64_t now_ns,
+                  Counts& counts) const;
 
   ThreadSourceOptions options_;
   NumaTopology topology_;
   bool listed_ = false;
   std::vector<GpuProcess> processes_;
-  int64_t found_ns_ = 0;              // when processes_ was made
-  std::map<ThreadId, double> ticks_;  // CPU time at the reading before
+  std::map<int, int> node_of_;  // process -> node of its GPUs, where they are on one
+  int64_t found_ns_ = 0;        // when processes and threads were last looked for
+  std::map<ThreadId, Thread> threads_;
 };
 
 }  // namespace fathom::observe
