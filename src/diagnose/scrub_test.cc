@@ -247,5 +247,24 @@ TEST_F(Scrub, NeitherOverwritesNorInvents) {
   EXPECT_FALSE(ScrubFile("-", out.string()));
 }
 
+// The settings that servers print at their start.
+TEST_F(Scrub, SettingsOfServers) {
+  const std::string clean = Clean(
+      "[2025-08-18 02:44:10] server_args=ServerArgs(model_path='/data/s3cretproject/DeepSeek-V3', "
+      "host='10.1.2.3', api_key='hunter2', admin_api_key=\"hunter2\", api_key=None, "
+      "dist_init_addr='zebra-host.corp:5000', tp_size=8, dp_size=1)\n"
+      "[2025-08-18 02:44:11] max_total_num_tokens=10, context_len=4\n"
+      "INFO 02-01 06:05:05 [api_server.py:2] non-default args: {'api_key': ['hunter2', "
+      "'hunter2b'], 'model': '/data/s3cretproject/x', 'hf_token': 'hf_abc', 'port': 8000}\n"
+      "INFO 02-01 06:05:09 [x.py:1] connected to zebra-host.corp as rank 0\n");
+  ExpectNothingLeft(clean);
+  EXPECT_THAT(clean, testing::HasSubstr("api_key='[removed]', admin_api_key=\"[removed]\", "
+                                        "api_key=None"));
+  EXPECT_THAT(clean, testing::HasSubstr("{'api_key': ['[removed]'], 'model': '/path/"));
+  EXPECT_THAT(clean, testing::HasSubstr("'hf_token': '[removed]', 'port': 8000}"));
+  EXPECT_THAT(clean, testing::HasSubstr("tp_size=8, dp_size=1)"));
+  EXPECT_THAT(clean, testing::Not(testing::HasSubstr("corp")));
+}
+
 }  // namespace
 }  // namespace fathom::diagnose

@@ -64,6 +64,9 @@ constexpr std::string_view kHostKeys[] = {"hostname",
                                           "exported_container",
                                           "exported_namespace",
                                           "server.address",
+                                          "dist_init_addr",
+                                          "master_addr",
+                                          "data_parallel_address",
                                           "k8s.pod.name",
                                           "k8s.node.name",
                                           "service.instance.id"};
@@ -90,6 +93,11 @@ constexpr std::string_view kKnownVariables[] = {"NCCL_",   "CUDA_",   "TORCH", "
 constexpr std::string_view kCredentialWords[] = {
     "TOKEN", "SECRET", "PASSWORD", "PASSWD", "_KEY", "CREDENTIAL", "APIKEY", "COOKIE", "AUTH"};
 
+// Ends of the names of settings whose value is one: api_key='x', "admin_api_key": ["x", "y"].
+constexpr std::string_view kCredentialKeys[] = {"api_key",    "apikey",     "api_keys",
+                                                "hf_token",   "password",   "access_token",
+                                                "auth_token", "secret_key", "client_secret"};
+
 template <size_t N>
 bool IsOneOf(std::string_view text, const std::string_view (&list)[N]) {
   return std::find(std::begin(list), std::end(list), text) != std::end(list);
@@ -114,7 +122,8 @@ size_t StringEnd(std::string_view text, size_t at) {
 }
 
 // If a string value belongs to the key that ends before `at`, its range: `"key" : "value"`,
-// `key="value"`, `key: 'value'`, or OTLP's `"key","value":{"stringValue":"value"}`.
+// `key="value"`, `key: 'value'`, `key: ['value', …]`, or OTLP's
+// `"key","value":{"stringValue":"value"}`.
 struct Range {
   size_t begin = npos;
   size_t end = npos;
@@ -135,9 +144,18 @@ Range ValueBehind(std::string_view text, size_t at) {
   }
   if (text[i] != ':' && text[i] != '=') return {};
   i = std::min(text.find_first_not_of(" \t\r\n", i + 1), text.size());
+  // Of a list its strings from the first to the last.
+  const bool list = i < text.size() && text[i] == '[';
+  if (list) i = std::min(text.find_first_not_of(" \t\r\n", i + 1), text.size());
   if (i >= text.size() || (text[i] != '"' && text[i] != '\'')) return {};
-  const size_t end = StringEnd(text, i);
-  return {i + 1, end == npos ? text.size() : end};
+  const size_t begin = i + 1;
+  size_t end = StringEnd(text, i);
+  while (list && end != npos) {
+    i = std::min(text.find_first_not_of(", \t\r\n", end + 1), text.size());
+    if (i >= text.size() || (text[i] != '"' && text[i] != '\'')) break;
+    end = StringEnd(text, i);
+  }
+  return {begin, end == npos ? text.size() : end};
 }
 
 // The key that ends at `end` (exclusive): a run of name bytes.
@@ -264,9 +282,10 @@ size_t TextScrubber::ApplyAt(std::string_view text, size_t at, std::string& out)
   if (!IsWord(byte) && byte != ':') return 0;
   if (!AtWordStart(text, at)) return 0;
   for (const auto apply :
-       {&TextScrubber::ApplyPrompt, &TextScrubber::ApplyUrl, &TextScrubber::ApplyCredential,
-        &TextScrubber::ApplyAssignment, &TextScrubber::ApplyMail, &TextScrubber::ApplyPath,
-        &TextScrubber::ApplyId, &TextScrubber::ApplyAddress, &TextScrubber::ApplyName}) {
+       {&TextScrubber::ApplyPrompt, &TextScrubber::ApplyKeyedCredential, &TextScrubber::ApplyUrl,
+        &TextScrubber::ApplyCredential, &TextScrubber::ApplyAssignment, &TextScrubber::ApplyMail,
+        &TextScrubber::ApplyPath, &TextScrubber::ApplyId, &TextScrubber::ApplyAddress,
+        &TextScrubber::ApplyName}) {
     const size_t taken = (this->*apply)(text, at, out);
     if (taken > 0) return taken;
   }
@@ -281,6 +300,20 @@ size_t TextScrubber::ApplyPrompt(std::string_view text, size_t at, std::string& 
   if (!value.found() || value.begin == value.end) return 0;
   out += text.substr(at, value.begin - at);
   Replace(Secret::kPrompt, "[removed]", out);
+  return value.end - at;
+}
+
+size_t TextScrubber::ApplyKeyedCredential(std::string_view text, size_t at, std::string& out) {
+  if (!IsAlpha(text[at])) return 0;
+  const std::string_view key = KeyAt(text, at);
+  if (!std::any_of(std::begin(kCredentialKeys), std::end(kCredentialKeys),
+                   [&](std::string_view end) { return key.ends_with(end); })) {
+    return 0;
+  }
+  const Range value = ValueBehind(text, at + key.size());
+  if (!value.found() || value.begin == value.end) return 0;
+  out += text.substr(at, value.begin - at);
+  Replace(Secret::kCredential, "[removed]", out);
   return value.end - at;
 }
 

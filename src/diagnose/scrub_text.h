@@ -46,6 +46,7 @@ class TextScrubber {
   // Each returns how much of `text` (from `at` on) it has taken over into `out`, 0 for nothing.
   size_t ApplyAt(std::string_view text, size_t at, std::string& out);
   size_t ApplyPrompt(std::string_view text, size_t at, std::string& out);
+  size_t ApplyKeyedCredential(std::string_view text, size_t at, std::string& out);
   size_t ApplyUrl(std::string_view text, size_t at, std::string& out);
   size_t ApplyPath(std::string_view text, size_t at, std::string& out);
   size_t ApplyAssignment(std::string_view text, size_t at, std::string& out);
