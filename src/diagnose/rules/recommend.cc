@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "diagnose/understand/observations.h"
 #include "diagnose/understand/parallelism.h"
@@ -17,6 +19,8 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kUsableCache = 0.9;
 // The recommended batch must differ this much from what ran before it is worth a change.
 constexpr double kWorthChanging = 1.2;
+// Beyond this share of the tokens/s that a batch can reach, more sequences only lengthen tokens.
+constexpr double kKneeShare = 0.8;
 // A prefill chunk may stretch a step to this many times a pure decode step.
 constexpr double kMixedStepRatio = 2;
 // A fit that misses held-out steps by more than this is not used.
@@ -84,20 +88,103 @@ CacheEvidence Collect(const Timeline& t) {
   return e;
 }
 
-void MaxBatch(const CacheEvidence& e, std::vector<Recommendation>& out) {
+// A line through points, fitted on the even ones and checked on the odd ones.
+struct Fit {
+  double base = 0, slope = 0;
+  double error = 0;    // median over the held-out points, of their value
+  double largest = 0;  // x that it was fitted on: beyond it the line is a guess
+};
+
+// Nothing where it does not rise or misses the held-out points.
+std::optional<Fit> FitLine(const std::vector<std::pair<double, double>>& points) {
+  if (points.size() < kMinTailSteps) return std::nullopt;
+  std::vector<std::pair<double, double>> fit, held_out;
+  for (const auto& point : points) {
+    ((fit.size() + held_out.size()) % 2 == 0 ? fit : held_out).push_back(point);
+  }
+  double mx = 0, my = 0, xx = 0, xy = 0;
+  for (const auto& [x, y] : fit) {
+    mx += x / static_cast<double>(fit.size());
+    my += y / static_cast<double>(fit.size());
+  }
+  Fit line;
+  for (const auto& [x, y] : fit) {
+    xx += (x - mx) * (x - mx);
+    xy += (x - mx) * (y - my);
+    line.largest = std::max(line.largest, x);
+  }
+  if (xx <= 0 || xy <= 0) return std::nullopt;
+  line.slope = xy / xx;
+  line.base = my - line.slope * mx;
+  std::vector<double> errors;
+  for (const auto& [x, y] : held_out) {
+    errors.push_back(std::fabs(line.base + line.slope * x - y) / y);
+  }
+  line.error = Median(errors);
+  if (line.error > kMaxModelError) return std::nullopt;
+  return line;
+}
+
+// Time of a token by the number of sequences that decode together, ns: decode steps of a trace,
+// windows of a log in which nothing but decode ran.
+std::optional<Fit> TokenTimeByBatch(const RuleContext& context) {
+  std::vector<std::pair<double, double>> points;
+  for (uint32_t i = 0; i < context.steps.all.size(); ++i) {
+    const Step& step = context.steps.all[i];
+    if (step.phase != Phase::kDecode || step.warmup || std::isnan(step.batch)) continue;
+    points.emplace_back(step.batch, static_cast<double>(context.account(i).wall_ns));
+  }
+  const Timeline& t = context.timeline;
+  for (const LogLine& line : t.log_lines) {
+    const auto running = t.Value(line, LogField::kRunning);
+    const auto rate = t.Value(line, LogField::kDecodeTokensPerS);
+    const bool decode = line.kind == LogKind::kDecode ||
+                        t.Value(line, LogField::kPromptTokensPerS).value_or(-1) == 0;
+    if (!decode || !running || !rate || *running <= 0 || *rate <= 0) continue;
+    points.emplace_back(*running, *running / *rate * 1e9);
+  }
+  return FitLine(points);
+}
+
+// Sequences at which decode reaches kKneeShare of the tokens/s that any number of them could;
+// infinite where that is not measured.
+double KneeBatch(const std::optional<Fit>& token_time) {
+  constexpr double kUnknown = std::numeric_limits<double>::infinity();
+  if (!token_time || token_time->base <= 0) return kUnknown;
+  // b / (base + slope b) = share / slope
+  const double knee =
+      std::floor(kKneeShare / (1 - kKneeShare) * token_time->base / token_time->slope);
+  return knee >= 1 && knee <= token_time->largest ? knee : kUnknown;
+}
+
+void MaxBatch(const RuleContext& context, const CacheEvidence& e,
+              std::vector<Recommendation>& out) {
   if (e.capacity <= 0 || e.tokens_per_sequence.empty()) return;
   const double tokens = QuantileOfSorted(e.tokens_per_sequence, 0.95);
-  const double batch = std::floor(kUsableCache * e.capacity / std::max(tokens, 1.0));
+  const double fits = std::floor(kUsableCache * e.capacity / std::max(tokens, 1.0));
+  const std::optional<Fit> token_time = TokenTimeByBatch(context);
+  const double knee = KneeBatch(token_time);
+  const double batch = std::min(fits, knee);
   const bool too_many = e.preemptions > 0 || e.most_usage > kFullCache;
   const bool room = e.most_waiting > 0 && batch > kWorthChanging * e.most_running;
   if (batch < 1 || (!room && !(too_many && batch < e.most_running))) return;
-  out.push_back({"max-batch",
-                 {"recommend.max_batch", {{"batch", Number(batch)}}},
-                 {"recommend.max_batch.why",
-                  {{"tokens", Number(std::round(tokens))},
-                   {"capacity", Number(std::round(e.capacity))},
-                   {"running", Number(e.most_running)},
-                   {"waiting", Number(e.most_waiting)}}}});
+  Recommendation recommendation = {"max-batch",
+                                   {"recommend.max_batch", {{"batch", Number(batch)}}},
+                                   {"recommend.max_batch.why",
+                                    {{"tokens", Number(std::round(tokens))},
+                                     {"capacity", Number(std::round(e.capacity))},
+                                     {"running", Number(e.most_running)},
+                                     {"waiting", Number(e.most_waiting)}}}};
+  if (knee < fits) {
+    recommendation.why.key = "recommend.max_batch.why.knee";
+    recommendation.why.args.insert(recommendation.why.args.end(),
+                                   {{"fits", Number(fits)},
+                                    {"share", Percent(kKneeShare)},
+                                    {"base", Duration(token_time->base)},
+                                    {"each", Duration(token_time->slope)},
+                                    {"error", Percent(token_time->error)}});
+  }
+  out.push_back(std::move(recommendation));
 }
 
 void KvDtype(const CacheEvidence& e, std::vector<Recommendation>& out) {
@@ -119,48 +206,28 @@ void CaptureSizes(const CacheEvidence& e, std::vector<Recommendation>& out) {
          {"most", Number(e.eager_batches.back())}}}});
 }
 
-// wall = a + b * prompt tokens over mixed steps, fitted on the even ones, checked on the odd ones.
+// Wall time of a mixed step by its prompt tokens.
 void ChunkTokens(const RuleContext& context, std::vector<Recommendation>& out) {
-  std::vector<std::pair<double, double>> fit, held_out;
+  std::vector<std::pair<double, double>> points;
   for (uint32_t i = 0; i < context.steps.all.size(); ++i) {
     const Step& step = context.steps.all[i];
     if (step.phase != Phase::kMixed || step.warmup || std::isnan(step.prompt_tokens)) continue;
-    auto& to = (fit.size() + held_out.size()) % 2 == 0 ? fit : held_out;
-    to.emplace_back(step.prompt_tokens, static_cast<double>(context.account(i).wall_ns));
+    points.emplace_back(step.prompt_tokens, static_cast<double>(context.account(i).wall_ns));
   }
   const Bucket* decode = context.steps.Main(Phase::kDecode);
-  if (fit.size() + held_out.size() < kMinTailSteps || decode == nullptr ||
-      decode->counted.size() < kMinSteps) {
-    return;
-  }
-  double mx = 0, my = 0, xx = 0, xy = 0;
-  for (const auto& [x, y] : fit) {
-    mx += x / static_cast<double>(fit.size());
-    my += y / static_cast<double>(fit.size());
-  }
-  for (const auto& [x, y] : fit) {
-    xx += (x - mx) * (x - mx);
-    xy += (x - mx) * (y - my);
-  }
-  if (xx <= 0 || xy <= 0) return;
-  const double slope = xy / xx;
-  const double base = my - slope * mx;
-  std::vector<double> errors;
-  for (const auto& [x, y] : held_out) errors.push_back(std::fabs(base + slope * x - y) / y);
-  const double error = Median(errors);
+  const std::optional<Fit> line = FitLine(points);
+  if (!line || decode == nullptr || decode->counted.size() < kMinSteps) return;
   const double typical = MedianOver(
       *decode, [&](uint32_t s) { return static_cast<double>(context.account(s).wall_ns); });
-  const double chunk = (kMixedStepRatio * typical - base) / slope;
-  double largest = 0;
-  for (const auto& [x, y] : fit) largest = std::max(largest, x);
-  // Only a smaller chunk than what ran is a change; beyond the data the line is a guess.
-  if (error > kMaxModelError || chunk < 1 || chunk >= largest) return;
+  const double chunk = (kMixedStepRatio * typical - line->base) / line->slope;
+  // Only a smaller chunk than what ran is a change.
+  if (chunk < 1 || chunk >= line->largest) return;
   out.push_back({"chunk-tokens",
                  {"recommend.chunk_tokens", {{"tokens", Number(std::round(chunk))}}},
                  {"recommend.chunk_tokens.why",
-                  {{"base", Duration(base)},
-                   {"per_token", Duration(slope)},
-                   {"error", Percent(error)},
+                  {{"base", Duration(line->base)},
+                   {"per_token", Duration(line->slope)},
+                   {"error", Percent(line->error)},
                    {"typical", Duration(typical)}}}});
 }
 
@@ -232,7 +299,7 @@ void AttentionOverRanks(const RuleContext& context, const CacheEvidence& e,
 std::vector<Recommendation> Recommend(const RuleContext& context) {
   std::vector<Recommendation> out;
   const CacheEvidence evidence = Collect(context.timeline);
-  MaxBatch(evidence, out);
+  MaxBatch(context, evidence, out);
   KvDtype(evidence, out);
   CaptureSizes(evidence, out);
   ChunkTokens(context, out);

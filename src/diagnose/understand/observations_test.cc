@@ -113,6 +113,41 @@ TEST(Observations, SpeculationFromTheLog) {
   EXPECT_NEAR(speculation->value, 1.81, 0.02);
 }
 
+// Windows of pure decode with 8 to 70 sequences, a token taking 5.1 ms and so much for each of
+// them.
+std::string DecodeLog(double ms_each, int waiting, int preemptions, double noise = 0) {
+  std::string log = "INFO 09-26 11:20:00 [x.py:1] GPU KV cache size: 110,000 tokens\n";
+  for (int i = 0; i < 40; ++i) {
+    const int running = 8 + i * 62 / 39;
+    const double ms = (5.1 + ms_each * running) * (i % 3 == 0 ? 1 + noise : 1 - noise / 2);
+    log += fmt::format(
+        "INFO 09-26 11:21:{:02} [loggers.py:127] Engine 000: Avg prompt throughput: 0.0 tokens/s, "
+        "Avg generation throughput: {:.1f} tokens/s, Running: {} reqs, Waiting: {} reqs, "
+        "Preemptions: {}, GPU KV cache usage: {:.1f}%, Prefix cache hit rate: 25.0%\n",
+        i, running / ms * 1e3, running, waiting, preemptions, running * 0.99);
+  }
+  return log;
+}
+
+TEST(Recommendations, TheBatchEndsAtTheKneeOfTheTokenTime) {
+  const auto batch = [](const std::string& log) {
+    const Diagnosis d = Diagnose(ReadText(log), Thresholds::Default());
+    const Recommendation* r = Find(d.recommendations, "max-batch");
+    return r == nullptr
+               ? ""
+               : Say(Language::kEnglish, r->change) + "; " + Say(Language::kEnglish, r->why);
+  };
+  // The cache holds 90 sequences of 1089 tokens, and 80 % of the tokens/s take 40 of them: there is
+  // no reason to run more than ran.
+  EXPECT_EQ(batch(DecodeLog(0.5, 9, 0)), "");
+  EXPECT_THAT(batch(DecodeLog(0.5, 9, 2)), HasSubstr("batch to 40 sequences"));
+  EXPECT_THAT(batch(DecodeLog(0.5, 9, 2)), HasSubstr("the cache would hold 90"));
+  // Tokens that hardly get longer: the knee is beyond what was measured, the cache decides.
+  EXPECT_THAT(batch(DecodeLog(0.05, 9, 0)), HasSubstr("batch to 90 sequences"));
+  // Times that no line explains say nothing of a knee.
+  EXPECT_THAT(batch(DecodeLog(0.5, 9, 0, 0.9)), HasSubstr("batch to 90 sequences"));
+}
+
 // Mixed steps of 2 ms + 10 us a prompt token beside decode steps of about 5 ms.
 Timeline WithMixedSteps(double noise) {
   Timeline t;
