@@ -113,7 +113,8 @@ std::optional<Fit> FitLine(const std::vector<std::pair<double, double>>& points)
     xy += (x - mx) * (y - my);
     line.largest = std::max(line.largest, x);
   }
-  if (xx <= 0 || xy <= 0) return std::nullopt;
+  // Infinite times of a broken input make these NaN: no line either.
+  if (!(xx > 0 && xy > 0)) return std::nullopt;
   line.slope = xy / xx;
   line.base = my - line.slope * mx;
   std::vector<double> errors;
@@ -121,7 +122,7 @@ std::optional<Fit> FitLine(const std::vector<std::pair<double, double>>& points)
     errors.push_back(std::fabs(line.base + line.slope * x - y) / y);
   }
   line.error = Median(errors);
-  if (line.error > kMaxModelError) return std::nullopt;
+  if (!(line.error <= kMaxModelError)) return std::nullopt;
   return line;
 }
 

@@ -23,6 +23,12 @@ constexpr Family kFamilies[] = {
     {"deepseek-v3", 0},       {"deepseek-r1", 0},
 };
 
+// More of anything than this is a broken input.
+constexpr int kMost = 1 << 15;
+
+// A number of ranks, groups or heads; 0 for what is none.
+int Count(double value) { return value >= 1 && value <= kMost ? static_cast<int>(value) : 0; }
+
 std::string Lower(std::string_view text) {
   std::string lower(text);
   for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -72,10 +78,8 @@ int RanksOfCustomReduce(std::string_view name) {
 void ReadLogs(const Timeline& t, AttentionParallelism& p) {
   for (const LogLine& line : t.log_lines) {
     if (line.kind != LogKind::kStartup) continue;
-    if (const auto n = t.Value(line, LogField::kAttentionRanks)) p.ranks = static_cast<int>(*n);
-    if (const auto n = t.Value(line, LogField::kAttentionReplicas)) {
-      p.replicas = static_cast<int>(*n);
-    }
+    if (const auto n = t.Value(line, LogField::kAttentionRanks)) p.ranks = Count(*n);
+    if (const auto n = t.Value(line, LogField::kAttentionReplicas)) p.replicas = Count(*n);
   }
   for (const Fact& fact : t.facts) {
     if (t.Name(fact.key) == kModelFact) p.kv_heads = KvHeadsByName(t.Name(fact.text));
@@ -101,12 +105,11 @@ void ReadTrace(const TraceIndex& index, const Steps& steps, AttentionParallelism
       ranks = std::max(ranks, c.group_size);
     }
   }
-  if (p.ranks == 0) p.ranks = ranks;
+  if (p.ranks == 0) p.ranks = Count(ranks);
   // Two heads and more on this rank are a part of the model's, none of them a copy.
   const std::vector<AttentionCall> calls = FindAttentionCalls(index, steps, step);
-  if (p.kv_heads < 0 && p.ranks > 0 && !calls.empty() && calls.front().kv_heads >= 2) {
-    p.kv_heads = static_cast<int>(calls.front().kv_heads) * p.ranks;
-  }
+  const int heads = calls.empty() ? 0 : Count(calls.front().kv_heads);
+  if (p.kv_heads < 0 && p.ranks > 0 && heads >= 2) p.kv_heads = heads * p.ranks;
 }
 
 }  // namespace

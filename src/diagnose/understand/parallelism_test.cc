@@ -88,6 +88,20 @@ TEST(AttentionParallelism, NothingWithoutCopiesOrNeedOrEvidence) {
   }
 }
 
+TEST(AttentionParallelism, AbsurdNumbersAreNone) {
+  for (const char* settings : {"tp_size=1e308, attn_dp_size=1", "tp_size=nan, attn_dp_size=2",
+                               "tp_size=8, attn_dp_size=1e300", "tp_size=-8, attn_dp_size=-1"}) {
+    const Diagnosis d = OfLog(fmt::format(
+        "[2025-08-18 02:44:10] server_args=ServerArgs(model_path='DeepSeek-V3', {})\n"
+        "[2025-08-18 02:45:10] Decode batch, #running-req: 9, #token: 9, token usage: 0.99, gen "
+        "throughput (token/s): 1e-300, #queue-req: 5, \n"
+        "[2025-08-18 02:45:11] max_total_num_tokens=100000, context_len=4096\n",
+        settings));
+    EXPECT_EQ(Recommended(d, "attention-dp"), nullptr) << settings;
+    EXPECT_EQ(Recommended(d, "attention-tp"), nullptr) << settings;
+  }
+}
+
 TEST(AttentionParallelism, IdleGroupsAskForTensorParallelAttention) {
   const Diagnosis d = OfLog(ServerLog("DeepSeek-R1-Distill-Llama-8B", 1, 4, 0.5, 3));
   const Recommendation* r = Recommended(d, "attention-tp");
