@@ -38,6 +38,7 @@ constexpr Variant kVariants[] = {
     {"balanced", {ops::Reduction::kBalanced}},
     {"batch-invariant", {ops::Reduction::kBatchInvariant}},
     {"spans", {ops::Reduction::kSpans}},
+    {"warpgroups", {ops::Reduction::kBalanced, ops::DecodeKernel::kWarpgroups}},
     {"free warps", {ops::Reduction::kBalanced, ops::DecodeKernel::kWarps}},
     {"portable", {.portable = true}},
 };

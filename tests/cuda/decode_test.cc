@@ -34,7 +34,7 @@ struct Case {
   bool float16 = false;
 };
 
-void Check(const Case& c, uint64_t seed) {
+void Check(const Case& c, uint64_t seed, std::vector<uint16_t>* result = nullptr) {
   SCOPED_TRACE(std::string(c.name) + ", seed " + std::to_string(seed));
   Noise noise(static_cast<uint32_t>(seed));
   simt::SetSeed(seed);
@@ -202,6 +202,7 @@ void Check(const Case& c, uint64_t seed) {
   }
   EXPECT_LE(errors.out(), c.float16 ? 1e-3 : 5e-3);  // probabilities and output are rounded
   EXPECT_LE(errors.lse(), 1e-3);
+  if (result != nullptr) *result = out;
 }
 
 TEST(EmulatedDecode, Gqa) {
@@ -418,6 +419,28 @@ TEST(EmulatedDecode, Portable) {
   }
 }
 
+// Which kernel merges depends on the longest sequence of the batch; the bits may not.
+TEST(EmulatedDecode, WarpsAndBlocksMergeSegmentsAlike) {
+  for (const bool latent : {false, true}) {
+    Case c = {.name = "a warp", .kv_lengths = {5300, 700}, .reduction = ops::Reduction::kSpans};
+    if (latent) {
+      c.heads = 16;
+      c.kv_heads = 1;
+      c.dim_qk = 576;
+      c.dim_v = 512;
+      c.kv_lengths = {2900, 300};
+    }
+    std::vector<uint16_t> by_warp;
+    std::vector<uint16_t> by_block;
+    c.warp_merge_partials = 1024;
+    Check(c, 3, &by_warp);
+    c.name = "a block";
+    c.warp_merge_partials = 0;
+    Check(c, 3, &by_block);
+    EXPECT_EQ(by_warp, by_block) << (latent ? "latents" : "heads of 64");
+  }
+}
+
 TEST(EmulatedDecode, MlaPortable) {
   const Case mla = {.kv_heads = 1, .dim_qk = 576, .dim_v = 512, .portable = true};
   for (const uint64_t seed : {1, 2}) {
@@ -455,18 +478,32 @@ TEST(EmulatedDecode, MlaSixteenHeads) {
            .kv_lengths = {1, 65, 0, 257},
            .num_sms = 3},
           seed);
-    for (const size_t count :
-         {3, 1}) {  // too many rows for a second kernel that rehearses, and not
-      Check({.name = "mla 16, merged",
-             .heads = 16,
-             .kv_heads = 1,
-             .dim_qk = 576,
-             .dim_v = 512,
-             .kv_lengths = std::vector<int32_t>(count, 400),
-             .num_sms = 7,
-             .warp_merge_partials = 0},
-            seed);
-    }
+    Check({.name = "mla 16, few partial results",
+           .heads = 16,
+           .kv_heads = 1,
+           .dim_qk = 576,
+           .dim_v = 512,
+           .kv_lengths = {400, 30, 400},
+           .query_tokens = {1, 1, 2},
+           .num_sms = 7},
+          seed);
+    Check({.name = "mla 12 heads, many partial results",
+           .heads = 12,
+           .kv_heads = 1,
+           .dim_qk = 576,
+           .dim_v = 512,
+           .kv_lengths = {1290, 64},
+           .num_sms = 22},
+          seed);
+    Check({.name = "mla 16, in segments",
+           .heads = 16,
+           .kv_heads = 1,
+           .dim_qk = 576,
+           .dim_v = 512,
+           .kv_lengths = {700, 300},
+           .reduction = ops::Reduction::kSpans,
+           .num_sms = 7},
+          seed);
   }
 }
 
@@ -489,14 +526,30 @@ TEST(EmulatedDecode, MlaManyHeads) {
            .query_tokens = {2, 1},
            .num_sms = 8},
           seed);
-    Check({.name = "mla 128, merged inside",
+    Check({.name = "mla 128, few partial results",
            .heads = 128,
            .kv_heads = 1,
            .dim_qk = 576,
            .dim_v = 512,
            .kv_lengths = {500, 0, 70},
-           .num_sms = 9,
-           .warp_merge_partials = 0},
+           .num_sms = 9},
+          seed);
+    Check({.name = "mla 70 heads, many partial results",
+           .heads = 70,
+           .kv_heads = 1,
+           .dim_qk = 576,
+           .dim_v = 512,
+           .kv_lengths = {64, 1290},
+           .num_sms = 42},
+          seed);
+    Check({.name = "mla 128, in segments",
+           .heads = 128,
+           .kv_heads = 1,
+           .dim_qk = 576,
+           .dim_v = 512,
+           .kv_lengths = {300, 700},
+           .reduction = ops::Reduction::kSpans,
+           .num_sms = 9},
           seed);
   }
 }

@@ -94,15 +94,18 @@ struct DecodeParams {
   int32_t num_parts = 0;
   int32_t row_tiles = 0;          // kv head's rows (query tokens x group) / rows of the kernel
   bool merge_by_block = false;    // the second kernel: a block for each row, else a warp
-  bool merge_inside = false;      // no second kernel: all blocks run at the same time and meet
+  bool merge_inside = false;      // no second kernel: blocks of a sequence wait for each other
   DecodePart* parts = nullptr;    // [num_parts]
   int32_t* part_pages = nullptr;  // [num_parts, kDecodePartPages]
   DecodeMerge* merges = nullptr;  // [num_sequences], sparse: [num_lists]
   int32_t* prefix = nullptr;      // [2, the same + 1] scratch of Prepare
-  uint32_t* meeting = nullptr;    // [2]: where blocks meet; whether they have to
+  // [num_sequences, row_tiles], where blocks merge themselves: those of a sequence whose partial
+  // results are written; 0 or 2^31 between runs.
+  uint32_t* arrivals = nullptr;
   // kv heads: sparse 1, a list has its own.
-  float* partial_out = nullptr;  // [slots, kv heads * row_tiles, rows, head_dim_v]
-  float* partial_ml = nullptr;   // [slots, kv heads * row_tiles, rows, 2] running max (log2), sum
+  // f32, of 64 latent rows float16: [slots, kv heads * row_tiles, rows, head_dim_v]
+  void* partial_out = nullptr;
+  float* partial_ml = nullptr;  // [slots, kv heads * row_tiles, rows, 2] running max (log2), sum
 
   // Sparse: list i visits listed[first_tile + j], j below visited_tokens[i] / 64, in increasing
   // order, and no others. Every head of every sequence is in one list. Null: all tiles.

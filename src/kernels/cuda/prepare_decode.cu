@@ -48,16 +48,13 @@ __global__ __launch_bounds__(kThreads) void PrepareDecodeKernel(
   equal = __syncthreads_and(equal) && tiles[count] == count * tiles[1];
   const int used = DecodeUsedParts(tiles[count], count, equal, params.num_parts);
 
-  bool whole = true;
   for (int sequence = static_cast<int>(threadIdx.x); sequence < count; sequence += kThreads) {
-    const DecodeMerge merge = MakeDecodeMerge(params.split, tiles, segments, count, used, sequence);
-    params.merges[sequence] = merge;
-    whole = whole && merge.count < 2;
+    params.merges[sequence] = MakeDecodeMerge(params.split, tiles, segments, count, used, sequence);
   }
-  whole = __syncthreads_and(whole);
-  if (threadIdx.x == 0) {
-    params.meeting[0] = 0;
-    params.meeting[1] = params.merge_inside && !whole ? 1 : 0;
+  if (params.merge_inside) {
+    for (int i = static_cast<int>(threadIdx.x); i < count * params.row_tiles; i += kThreads) {
+      params.arrivals[i] = 0;
+    }
   }
   for (int part = static_cast<int>(threadIdx.x); part < params.num_parts; part += kThreads) {
     DecodePart made = MakeDecodePart(params.split, tiles, segments, lengths, count, used, part);

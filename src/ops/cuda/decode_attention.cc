@@ -24,7 +24,7 @@ int32_t Groups(const DecodeAttentionPlan& plan) {
 }
 
 struct Layout {
-  int64_t parts, part_pages, merges, prefix, meeting, partial_ml, partial_out, total;
+  int64_t parts, part_pages, merges, prefix, arrivals, partial_ml, partial_out, total;
 };
 
 Layout LayOut(const DecodeAttentionPlan& plan) {
@@ -41,9 +41,9 @@ Layout LayOut(const DecodeAttentionPlan& plan) {
   layout.part_pages = take(int64_t{plan.num_parts} * cuda::kDecodePartPages * 4);
   layout.merges = take(plan.line_size * static_cast<int64_t>(sizeof(cuda::DecodeMerge)));
   layout.prefix = take(2 * (int64_t{plan.line_size} + 1) * 4);
-  layout.meeting = take(2 * 4);
+  layout.arrivals = take(plan.merge_inside ? int64_t{plan.line_size} * plan.row_tiles * 4 : 0);
   layout.partial_ml = take(partial_rows * 8);
-  layout.partial_out = take(partial_rows * shape.head_dim_v * 4);
+  layout.partial_out = take(partial_rows * shape.head_dim_v * plan.PartialElementBytes());
   layout.total = at;
   return layout;
 }
@@ -170,6 +170,25 @@ Result<std::span<const AttentionKernel>> ChooseFamily(const DecodeAttentionShape
              SupportedOn(gpu, kernels));
 }
 
+// Long walks over keys are up to 2 % faster by warps that work alone; short ones are over before
+// that pays for merging four states. Bits that may not depend on the batch may not depend on this
+// either.
+bool PrefersWarps(const DecodeAttentionShape& shape, const DecodeAttentionOptions& options,
+                  const GpuLimits& gpu) {
+  constexpr int kTilesOfSm = 16;
+  constexpr int kMostRows = 16;
+  if (options.kernel != DecodeKernel::kAuto || options.portable ||
+      options.reduction != Reduction::kBalanced || options.tuning.rows != 0 ||
+      options.tuning.parts_per_sm != 0 || shape.tile_lists ||
+      shape.head_dim_qk != shape.head_dim_v ||
+      shape.max_query_tokens * (shape.num_heads / shape.num_kv_heads) > kMostRows) {
+    return false;
+  }
+  return int64_t{cuda::DecodeTiles(shape.max_kv_tokens)} * shape.num_sequences *
+             shape.num_kv_heads >=
+         int64_t{kTilesOfSm} * gpu.num_sms;
+}
+
 // The instantiation for `rows` query rows of a kv head: the narrowest that holds them, else the
 // widest, or the one that the tuning asks for.
 Result<AttentionKernel> ChooseKernel(std::span<const AttentionKernel> family, int rows,
@@ -192,8 +211,11 @@ Result<DecodeAttentionPlan> PlanDecodeAttention(const DecodeAttentionShape& shap
                                                 const DecodeAttentionOptions& options,
                                                 const GpuLimits& gpu) {
   FATHOM_TRY(CheckShape(shape, gpu));
-  FATHOM_ASSIGN_OR_RETURN(const std::span<const AttentionKernel> family,
-                          ChooseFamily(shape, options, gpu));
+  DecodeAttentionOptions asked = options;
+  if (PrefersWarps(shape, options, gpu)) asked.kernel = DecodeKernel::kWarps;
+  auto chosen = ChooseFamily(shape, asked, gpu);
+  if (!chosen) chosen = ChooseFamily(shape, options, gpu);
+  FATHOM_ASSIGN_OR_RETURN(const std::span<const AttentionKernel> family, std::move(chosen));
   if (shape.tile_lists && options.reduction == Reduction::kSpans) {
     return Err(Code::kUnsupported,
                "decode attention: spans with tile lists: spans are counted from position 0, lists "
@@ -248,18 +270,18 @@ Result<DecodeAttentionPlan> PlanDecodeAttention(const DecodeAttentionShape& shap
   const int partials = plan.split.max_segments == 0 ? plan.num_parts / plan.line_size + 1
                                                     : plan.num_slots / plan.line_size;
   plan.merge_by_block = partials > tuning.warp_merge_partials;
-  // All blocks can run at the same time, and a second kernel would not get ready meanwhile: it is
-  // large, or has no registers left to wait in (many heads).
-  const int64_t merge_blocks = int64_t{shape.num_sequences} * shape.max_query_tokens *
-                               shape.num_heads * (shape.head_dim_v / 64);
-  plan.merge_inside =
-      plan.merge_by_block && plan.kernel.latent() && !plan.kernel.quantised &&
-      plan.kernel.kind != KernelKind::kPortable && plan.split.max_segments == 0 &&
-      plan.kernel.blocks_per_sm == 1 && plan.num_parts * groups <= gpu.num_sms &&
-      (plan.kernel.kind == KernelKind::kWide || merge_blocks > cuda::kMergeRehearsalBlocks);
+  // Where all blocks can run at the same time they merge themselves: no second kernel has to start.
+  plan.merge_inside = plan.kernel.latent() && !plan.kernel.quantised &&
+                      plan.kernel.kind != KernelKind::kPortable && plan.split.max_segments == 0 &&
+                      plan.kernel.blocks_per_sm == 1 && plan.num_parts * groups <= gpu.num_sms;
 
   plan.workspace_bytes = LayOut(plan).total;
   return plan;
+}
+
+int DecodeAttentionPlan::PartialElementBytes() const {
+  return kernel.kind == KernelKind::kWide ? 2
+                                          : 4;  // float16 relative to a row's largest, or float32
 }
 
 std::string DecodeAttentionPlan::Describe() const {
@@ -298,13 +320,13 @@ void BindDecodeWorkspace(const DecodeAttentionPlan& plan, void* workspace,
   params->row_tiles = plan.row_tiles;
   params->merge_by_block = plan.merge_by_block;
   params->merge_inside = plan.merge_inside;
-  params->meeting = reinterpret_cast<uint32_t*>(base + layout.meeting);
+  params->arrivals = reinterpret_cast<uint32_t*>(base + layout.arrivals);
   params->parts = reinterpret_cast<cuda::DecodePart*>(base + layout.parts);
   params->part_pages = reinterpret_cast<int32_t*>(base + layout.part_pages);
   params->merges = reinterpret_cast<cuda::DecodeMerge*>(base + layout.merges);
   params->prefix = reinterpret_cast<int32_t*>(base + layout.prefix);
   params->partial_ml = reinterpret_cast<float*>(base + layout.partial_ml);
-  params->partial_out = reinterpret_cast<float*>(base + layout.partial_out);
+  params->partial_out = base + layout.partial_out;
 }
 
 Status CheckDecodeParams(const DecodeAttentionPlan& plan, const cuda::DecodeParams& params) {

@@ -45,7 +45,7 @@ enum class Reduction : uint8_t {
 
 // How a block divides a tile.
 enum class DecodeKernel : uint8_t {
-  kAuto,
+  kAuto,        // warpgroups, but for long walks of few rows, balanced, not tuned: warps
   kWarpgroups,  // whole warpgroups multiply: products of 64 keys, or of 64 rows
   kWarps,       // each warp takes 16 keys and works alone until the item ends
 };
@@ -70,7 +70,8 @@ struct DecodeAttentionPlan {
   bool merge_inside = false;  // by the decode kernel itself
   int64_t workspace_bytes = 0;
 
-  std::string Describe() const;  // one line for --explain and logs
+  int PartialElementBytes() const;  // of an element of a partial output
+  std::string Describe() const;     // one line for --explain and logs
 };
 
 // The error lists what this GPU supports and why each candidate kernel was refused.

@@ -55,6 +55,25 @@ TEST(PlanDecodeAttention, FillsTheGpu) {
   EXPECT_EQ(PlanDecodeAttention(Mla(4, 1, 100), {}, kH200)->rows, 16);
 }
 
+TEST(PlanDecodeAttention, LongWalksAreForWarpsThatWorkAlone) {
+  const auto kind = [](const DecodeAttentionShape& shape, const DecodeAttentionOptions& options) {
+    const auto plan = PlanDecodeAttention(shape, options, kH200);
+    EXPECT_TRUE(plan);
+    return plan->kernel.kind;
+  };
+  EXPECT_EQ(kind(Gqa(1, 8192), {}), KernelKind::kWarpgroups);
+  EXPECT_EQ(kind(Gqa(1, 32768), {}), KernelKind::kWarps);
+  EXPECT_EQ(kind(Gqa(32, 8192), {}), KernelKind::kWarps);
+  // Not where bits may not depend on the batch, the tuning knows better, or rows are many.
+  EXPECT_EQ(kind(Gqa(32, 8192), {.reduction = Reduction::kSpans}), KernelKind::kWarpgroups);
+  EXPECT_EQ(kind(Gqa(32, 8192), {.tuning = {.rows = 32}}), KernelKind::kWarpgroups);
+  EXPECT_EQ(kind(Gqa(32, 8192), {.kernel = DecodeKernel::kWarpgroups}), KernelKind::kWarpgroups);
+  auto several = Gqa(32, 8192);
+  several.max_query_tokens = 8;
+  EXPECT_EQ(kind(several, {}), KernelKind::kWarpgroups);
+  EXPECT_EQ(kind(Mla(16, 32, 8192), {}), KernelKind::kWarpgroups);
+}
+
 TEST(PlanDecodeAttention, RowsHoldTheGroupsQueryTokens) {
   for (const int queries : {1, 2, 3, 8}) {
     for (const int heads : {8, 24, 40, 64, 128}) {

@@ -39,7 +39,8 @@ Planned PlanDecode(const AttentionCase& problem, const cost::Hardware& hardware,
   // A sequence that one part holds whole is written at once; the others leave a result a part.
   const int heads = plan->shape.tile_lists ? 1 : plan->shape.num_kv_heads;
   planned.partial_bytes = std::max(0, plan->num_slots - plan->line_size) * 1.0 * heads *
-                          plan->row_tiles * plan->rows * (problem.call.dim_v + 2) * 4.0;
+                          plan->row_tiles * plan->rows *
+                          (problem.call.dim_v * plan->PartialElementBytes() + 2 * 4.0);
   return planned;
 }
 

@@ -72,6 +72,18 @@ __device__ __forceinline__ uint32_t PackF16(float low, float high) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
 }
+__device__ __forceinline__ float2 UnpackF16(uint32_t packed) {
+  float2 v;
+  asm("{\n"
+      ".reg .f16 low, high;\n"
+      "mov.b32 {low, high}, %2;\n"
+      "cvt.f32.f16 %0, low;\n"
+      "cvt.f32.f16 %1, high;\n"
+      "}\n"
+      : "=f"(v.x), "=f"(v.y)
+      : "r"(packed));
+  return v;
+}
 __device__ __forceinline__ uint32_t AddF16x2(uint32_t a, uint32_t b) {
   uint32_t d;
   asm("add.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));

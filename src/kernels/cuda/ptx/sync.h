@@ -27,18 +27,23 @@ __device__ __forceinline__ void WaitForPreviousKernel() {
 #endif
 }
 
-// One thread of every block of a grid whose blocks all run at the same time. Returns when all have
-// arrived; what they and, behind a barrier, their blocks wrote before is visible then. *word is
-// below 2^31 before and either 0 or 2^31 afterwards.
-__device__ __forceinline__ void MeetGrid(uint32_t* word) {
-  // What all blocks add is 2^31: the last to arrive flips the highest bit.
-  const uint32_t mine = blockIdx.x == 0 ? 0x80000000u - (gridDim.x - 1) : 1;
-  uint32_t before, now;
+// `count` blocks that run at the same time wait for each other at a word that is 0 or 2^31 before
+// and afterwards. One thread of each, behind a barrier of its block, says that what the block wrote
+// is written; `first` is true in one of them. WaitForArrivals takes what it returns, and what all
+// of them wrote is visible then.
+__device__ __forceinline__ uint32_t Arrive(uint32_t* word, bool first, int count) {
+  // What all add is 2^31: the last to arrive flips the highest bit.
+  const uint32_t mine = first ? 0x80000000u - static_cast<uint32_t>(count - 1) : 1;
+  uint32_t before;
   asm volatile("fence.acq_rel.gpu;" ::: "memory");
   asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;"
                : "=r"(before)
                : "l"(word), "r"(mine)
                : "memory");
+  return before;
+}
+__device__ __forceinline__ void WaitForArrivals(const uint32_t* word, uint32_t before) {
+  uint32_t now;
   do {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(word) : "memory");
   } while (((before ^ now) & 0x80000000u) == 0);
@@ -69,6 +74,11 @@ __device__ __forceinline__ void RegistersDecrease() {
 
 // Loads that bypass L1 and stay where they are written, also behind WaitForPreviousKernel: the
 // compiler may move the __ldcg intrinsics across it.
+__device__ __forceinline__ float LoadL2(const float* from) {
+  float v;
+  asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(from) : "memory");
+  return v;
+}
 __device__ __forceinline__ float2 LoadL2(const float2* from) {
   float2 v;
   asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(from) : "memory");
@@ -81,6 +91,10 @@ __device__ __forceinline__ float4 LoadL2(const float4* from) {
                : "l"(from)
                : "memory");
   return v;
+}
+
+__device__ __forceinline__ void PrefetchL2(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
 }
 
 // The compiler forgets what it knows of `value`.

@@ -126,6 +126,12 @@ T __shfl_xor_sync(unsigned, T value, int mask) {
   fathom::simt::GatherWarp(&value, sizeof(T), all);
   return all[(fathom::simt::Lane() ^ mask) & 31];
 }
+template <class T>
+T __shfl_up_sync(unsigned, T value, int delta) {
+  T all[32];
+  fathom::simt::GatherWarp(&value, sizeof(T), all);
+  return fathom::simt::Lane() < delta ? value : all[fathom::simt::Lane() - delta];
+}
 inline unsigned __ballot_sync(unsigned, bool value) {
   bool all[32];
   fathom::simt::GatherWarp(&value, 1, all);

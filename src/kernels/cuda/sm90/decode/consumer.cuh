@@ -10,12 +10,13 @@
 #include "kernels/cuda/ptx/tma.h"
 #include "kernels/cuda/ptx/wgmma.h"
 #include "kernels/cuda/sm90/decode/merge.cuh"
+#include "kernels/cuda/sm90/decode/merge_inside.cuh"
 #include "kernels/cuda/sm90/decode/shared.cuh"
 #include "kernels/cuda/swizzle.h"
 
 namespace fathom::kernels::cuda::sm90 {
 
-template <class Config>
+template <class Config, bool kMergeInside>
 class DecodeConsumer {
  public:
   static constexpr int kRows = Config::kRows;
@@ -38,33 +39,52 @@ class DecodeConsumer {
         scale_log2_(params.scale * 1.4426950408889634f) {}
 
   __device__ __forceinline__ void Run(int part_index, const DecodePart& part) {
-    sequence_ = Uniform(part.sequence);
-    kv_tokens_ = Uniform(part.kv_tokens);
-    query_begin_ = Uniform(part.query_begin);
-    query_tokens_ = Uniform(part.query_tokens);
-    int tile = Uniform(part.tile);
-    int left = Uniform(part.num_tiles);
-    int slot = Uniform(part.slot);
+    // Latent caches first rehearse what follows the scores, on whatever the queries' memory holds,
+    // while the schedule and the first keys are on their way: the code comes from memory, too. For
+    // that the step may have one place only.
+    static_assert(!Config::kLatent || Config::kQBytes >= Config::kBlockBytes);
+    rehearsal_ = 1;
+    kv_tokens_ = INT32_MAX;  // nothing to mask
+    int tile = 0;
+    int end = Config::kLatent ? 1 : 0;
+    int left = 0;
+    int slot = 0;
     bool load_queries = true;
-    while (left > 0) {
-      const int end = DecodeItemEnd(params_.split, kv_tokens_, tile, left);
-      if (load_queries) LoadQueries();
-      StartItem();
+    StartItem();
+    while (true) {
+      ptx::KeepUnknown(rehearsal_);
       for (int t = tile; t < end; ++t) Step(t);
-      EndItem(tile == 0 && end == DecodeTiles(kv_tokens_), slot);
-      left -= end - tile;
-      load_queries = end == DecodeTiles(kv_tokens_);
-      tile = load_queries ? 0 : end;
-      ++slot;
-      if (load_queries && left > 0) {
-        do {
-          kv_tokens_ = Uniform(params_.kv_lengths[++sequence_]);
-        } while (kv_tokens_ == 0);
-        query_begin_ = Uniform(params_.query_starts[sequence_]);
-        query_tokens_ = Uniform(params_.query_starts[sequence_ + 1]) - query_begin_;
-        if (params_.split.max_segments == 0) slot = part_index + sequence_;
+      if (rehearsal_ != 0) {
+        rehearsal_ = 0;
+        sequence_ = Uniform(part.sequence);
+        kv_tokens_ = Uniform(part.kv_tokens);
+        query_begin_ = Uniform(part.query_begin);
+        query_tokens_ = Uniform(part.query_tokens);
+        tile = Uniform(part.tile);
+        left = Uniform(part.num_tiles);
+        slot = Uniform(part.slot);
+      } else {
+        EndItem(tile == 0 && end == DecodeTiles(kv_tokens_), slot);
+        left -= end - tile;
+        load_queries = end == DecodeTiles(kv_tokens_);
+        tile = load_queries ? 0 : end;
+        ++slot;
+        if (load_queries && left > 0) {
+          do {
+            kv_tokens_ = Uniform(params_.kv_lengths[++sequence_]);
+          } while (kv_tokens_ == 0);
+          query_begin_ = Uniform(params_.query_starts[sequence_]);
+          query_tokens_ = Uniform(params_.query_starts[sequence_ + 1]) - query_begin_;
+          if (params_.split.max_segments == 0) slot = part_index + sequence_;
+        }
       }
+      if (left == 0) break;
+      if (load_queries) LoadQueries();
+      if constexpr (kMergeInside) Merge().Prefetch(sequence_);
+      StartItem();
+      end = DecodeItemEnd(params_.split, kv_tokens_, tile, left);
     }
+    if constexpr (kMergeInside) Merge().Run(shared_.ring);
   }
 
  private:
@@ -76,6 +96,12 @@ class DecodeConsumer {
     } else {
       ptx::BarrierSync(2 + group_, 128);
     }
+  }
+
+  using Inside =
+      MergeInside<Config::kDimV, kRows, 2, Config::kConsumerThreads / 32, /*kBarrier=*/1>;
+  __device__ __forceinline__ Inside Merge() const {
+    return Inside(params_, shared_.pending, row_tile_);
   }
 
   // Rows of the block; may exceed kRows when further row tiles follow.
@@ -143,8 +169,15 @@ class DecodeConsumer {
     }
   }
 
+  __device__ __forceinline__ bool Rehearsing() const { return Config::kLatent && rehearsal_ != 0; }
+  __device__ __forceinline__ void WaitFor(const Position& at) const {
+    if (!Rehearsing()) ptx::MbarrierWait(shared_.Full(at.slot), at.phase);
+  }
+  __device__ __forceinline__ uint64_t BlockAt(const Position& at) const {
+    return ptx::Descriptor(Rehearsing() ? shared_.q : shared_.Slot(at.slot));
+  }
   __device__ __forceinline__ void Release(int slot) const {
-    if (lane_ == 0) ptx::MbarrierArrive(shared_.Empty(slot));
+    if (lane_ == 0 && !Rehearsing()) ptx::MbarrierArrive(shared_.Empty(slot));
   }
 
   // One tile: 64 keys.
@@ -152,19 +185,20 @@ class DecodeConsumer {
     // Blocks of this warpgroup. Latent: the first has the latent blocks whose columns it sums, the
     // second the others and the rotated keys.
     const int first = group_ * Config::kGroupVBlocks;
-    const int blocks =
-        Config::kGroups == 1
-            ? Config::kQkBlocks
-            : (group_ == 0 ? Config::kGroupVBlocks : Config::kQkBlocks - Config::kGroupVBlocks);
-    float s[kRows / 2];
+    int blocks = Config::kQkBlocks;
+    if constexpr (Config::kGroups > 1) {
+      blocks = group_ == 0 ? Config::kGroupVBlocks : Config::kQkBlocks - Config::kGroupVBlocks;
+    }
+    if (Rehearsing()) blocks = 0;  // their code arrives before the keys do
+    float s[kRows / 2] = {};
     Position at = position_;
     at.Skip(first);
     Position values = at;
 #pragma unroll 1  // code is fetched cold: a short loop starts sooner
     for (int block = 0; block < blocks; ++block) {
-      ptx::MbarrierWait(shared_.Full(at.slot), at.phase);
+      WaitFor(at);
       ptx::WgmmaFence();
-      const uint64_t k = ptx::Descriptor(shared_.Slot(at.slot));
+      const uint64_t k = BlockAt(at);
       const uint64_t q = ptx::Descriptor(shared_.q + (first + block) * (kRows * 128));
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
@@ -211,9 +245,9 @@ class DecodeConsumer {
     at = values;
 #pragma unroll
     for (int block = 0; block < Config::kGroupVBlocks; ++block) {
-      if constexpr (!Config::kLatent) ptx::MbarrierWait(shared_.Full(at.slot), at.phase);
+      if constexpr (!Config::kLatent) WaitFor(at);
       ptx::WgmmaFence();
-      const uint64_t v = ptx::Descriptor(shared_.Slot(at.slot));
+      const uint64_t v = BlockAt(at);
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
         ptx::WgmmaSS<kRows, ptx::Major::kMn, ptx::Major::kK>(
@@ -229,7 +263,7 @@ class DecodeConsumer {
       Release(values.slot);
       values.Next();
     }
-    position_.Skip(Config::kTileBlocks);
+    if (!Rehearsing()) position_.Skip(Config::kTileBlocks);
   }
 
   // Adds up the partial scores of the rows whose softmax this warpgroup does.
@@ -362,6 +396,7 @@ class DecodeConsumer {
       WriteResult();
     } else {
       WritePartial(slot);
+      if constexpr (kMergeInside) Merge().Publish(sequence_, slot);
     }
     Sync();  // peaks and state may be written again
   }
@@ -404,7 +439,7 @@ class DecodeConsumer {
         reinterpret_cast<float2*>(params_.partial_ml)[base + row] = shared_.state[row];
       }
       const int at = i / 2 * 4 + i % 2;
-      float* target = params_.partial_out + (base + row) * Config::kDimV +
+      float* target = static_cast<float*>(params_.partial_out) + (base + row) * Config::kDimV +
                       group_ * (Config::kGroupVBlocks * 64) + warp_ * 16 + lane_ / 4;
 #pragma unroll
       for (int b = 0; b < Config::kGroupVBlocks; ++b) {
@@ -423,6 +458,7 @@ class DecodeConsumer {
   int lane_;
   int warp_;
   float scale_log2_;
+  int rehearsal_ = 0;
   int sequence_ = 0;
   int kv_tokens_ = 0;
   int query_begin_ = 0;

@@ -18,6 +18,10 @@
 
 namespace fathom::kernels::cuda::sm90 {
 
+// A named barrier: the first consumer warp has initialised the mbarriers, for the producer. Other
+// consumers meet the first before they wait for keys.
+inline constexpr int kBarriersReady = 4;
+
 // kMergeInside: a kernel of its own, so that the other's code is not longer than it has to be.
 template <class Config, bool kMergeInside>
 __global__ __launch_bounds__(Config::kThreads, Config::kBlocksPerSm) void DecodeKernel(
@@ -33,26 +37,24 @@ __global__ __launch_bounds__(Config::kThreads, Config::kBlocksPerSm) void Decode
 
   ptx::WaitForPreviousKernel();
   ptx::LaunchDependents();  // the merge kernel gets ready meanwhile
-  if (warp == 0) {
-    shared.Initialise(lane);
-    if (lane < 2) ptx::TmaPrefetchMap(&maps.plane[lane]);
-  }
-  // Behind the fence in Initialise, which would wait for them.
-  const DecodePart part = params.parts[part_index];
-  const int32_t ids = params.part_pages[part_index * kDecodePartPages + lane];
-  __syncthreads();
-
-  if (warp >= Config::kConsumerThreads / 32) {
+  const bool producer = warp >= Config::kConsumerThreads / 32;
+  if (producer) {
+    // First of all, what all else here waits for: every access before the first keys is a miss.
+    const DecodePart part = params.parts[part_index];
+    const int32_t ids = params.part_pages[part_index * kDecodePartPages + lane];
+    ptx::BarrierSync(kBarriersReady, 64);
     DecodeProducer<Config, DecodeShared<Config>>(params, maps, shared, kv_head).Run(part, ids);
     WriteEmpty<Config>(params, part_index, kv_head, row_tile);
   } else {
-    DecodeConsumer<Config>(params, shared, kv_head, row_tile).Run(part_index, part);
-    if constexpr (kMergeInside) {
-      if (params.meeting[1] != 0) {
-        MergeInside<Config::kDimV, Config::kRows, Config::kConsumerThreads / 32, 1>(params,
-                                                                                    shared.ring);
-      }
+    if (warp == 0) {
+      shared.Initialise(lane);
+      __syncwarp();
+      ptx::BarrierArrive(kBarriersReady, 64);
+      if (lane < 2) ptx::TmaPrefetchMap(&maps.plane[lane]);
     }
+    // Behind the fence in Initialise, which would wait for it.
+    const DecodePart part = params.parts[part_index];
+    DecodeConsumer<Config, kMergeInside>(params, shared, kv_head, row_tile).Run(part_index, part);
   }
 }
 

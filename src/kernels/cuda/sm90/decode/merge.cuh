@@ -22,51 +22,95 @@ __device__ __forceinline__ float LogSumExp(const RowState& state) {
   return state.sum == 0.f ? -INFINITY : (state.max_log2 + log2f(state.sum)) * kLn2;
 }
 
+// Partial outputs of 64 latent rows are float16: they are written and read at the rate of L2, and
+// take as long as the keys of a short context. The writer scales each row by a power of two so that
+// its largest element is in [2^14, 2^15), and its state (maximum, sum) by the inverse: nothing else
+// has to know. An element counts with 11 bits down to 2^-28 of the row's largest.
+template <int kDimV, int kRows>
+inline constexpr bool kShortPartials = kDimV == 512 && kRows == 64;
+
 struct RowPartials {
-  const float* out = nullptr;  // [count][out_stride], this lane's first column
-  const float2* ml = nullptr;  // [count][ml_stride]
+  const uint8_t* out = nullptr;  // [count], out_stride bytes apart; this lane's first column
+  const float2* ml = nullptr;    // [count][ml_stride]
   int32_t out_stride = 0;
   int32_t ml_stride = 0;
   int count = 0;
 };
 
-template <int kColumns>
-__device__ __forceinline__ void LoadColumns(const float* from, float (&to)[kColumns]) {
-  static_assert(kColumns == 2 || kColumns == 4);
-  if constexpr (kColumns == 4) {
-    const float4 v = ptx::LoadL2(reinterpret_cast<const float4*>(from));
-    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
-  } else {
-    const float2 v = ptx::LoadL2(reinterpret_cast<const float2*>(from));
-    to[0] = v.x, to[1] = v.y;
+// A lane's columns of a slot, as they lie in memory.
+template <bool kShort, int kColumns>
+class SlotColumns {
+ public:
+  __device__ __forceinline__ void Load(const uint8_t* from) {
+    static_assert(kWords == 1 || kWords == 2 || kWords == 4);
+    if constexpr (kWords == 4) {
+      const float4 v = ptx::LoadL2(reinterpret_cast<const float4*>(from));
+      words_[0] = v.x, words_[1] = v.y, words_[2] = v.z, words_[3] = v.w;
+    } else if constexpr (kWords == 2) {
+      const float2 v = ptx::LoadL2(reinterpret_cast<const float2*>(from));
+      words_[0] = v.x, words_[1] = v.y;
+    } else {
+      words_[0] = ptx::LoadL2(reinterpret_cast<const float*>(from));
+    }
   }
-}
+  __device__ __forceinline__ void AddTo(float (&sum)[kColumns], float weight) const {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      if constexpr (kShort) {
+        const float2 pair = ptx::UnpackF16(__float_as_uint(words_[i]));
+        sum[2 * i] += weight * pair.x;
+        sum[2 * i + 1] += weight * pair.y;
+      } else {
+        sum[i] += weight * words_[i];
+      }
+    }
+  }
 
-// Called by a whole warp. Adds slots [begin, end) of its 32 * kColumns columns to sum; returns the
-// row's state over all slots. What the first slots need is asked for before anything is waited for:
-// one trip to L2 when the warp has few.
-template <int kBatch, int kColumns>
+ private:
+  static constexpr int kWords = kShort ? kColumns / 2 : kColumns;
+  float words_[kWords] = {};
+};
+
+// Called by a whole warp: sums slots [begin, end) of its 32 * kColumns columns, in slot order, and
+// returns their state (-inf when every key was masked); `sum` is relative to its maximum. A trip to
+// L2 costs as much as a step of the decode kernel, so everything is asked for ahead: the states of
+// 32 * kStates slots at once, and always the values of kBatch slots.
+template <int kBatch, int kStates, bool kShort, int kColumns>
 __device__ __forceinline__ RowState MergeSlots(const RowPartials& row, int begin, int end, int lane,
                                                float (&sum)[kColumns]) {
-  float first[kBatch][kColumns] = {};
-  const float* out = row.out + int64_t{begin} * row.out_stride;
+  static_assert(kBatch <= 32);
+  SlotColumns<kShort, kColumns> ahead[kBatch];
+  const uint8_t* out = row.out + int64_t{begin} * row.out_stride;
 #pragma unroll
   for (int i = 0; i < kBatch; ++i) {
-    if (begin + i < end) LoadColumns(out, first[i]);
+    if (begin + i < end) ahead[i].Load(out);
     out += row.out_stride;
   }
-  const float mine = lane < kBatch && begin + lane < end
-                         ? ptx::LoadL2(row.ml + int64_t{begin + lane} * row.ml_stride).x
-                         : -INFINITY;
-  // Lane i keeps the state of slots i, i + 32, ...
+  // Lane i keeps the state of slots begin + i, begin + i + 32, ...
   RowState state{-INFINITY, 0};
-  for (int i = lane; i < row.count; i += 32) {
-    const float2 ml = ptx::LoadL2(row.ml + int64_t{i} * row.ml_stride);
-    const float peak = fmaxf(state.max_log2, ml.x);
+#pragma unroll 1
+  for (int first = begin + lane; first - lane < end; first += 32 * kStates) {
+    float2 ml[kStates];
+#pragma unroll
+    for (int i = 0; i < kStates; ++i) {
+      const int slot = first + 32 * i;
+      ml[i] = slot < end ? ptx::LoadL2(row.ml + int64_t{slot} * row.ml_stride)
+                         : make_float2(-INFINITY, 0);
+    }
+    float peak = state.max_log2;
+#pragma unroll
+    for (int i = 0; i < kStates; ++i) peak = fmaxf(peak, ml[i].x);
     const float base = peak == -INFINITY ? 0.f : peak;
-    state.sum = state.sum * ptx::Exp2(state.max_log2 - base) + ml.y * ptx::Exp2(ml.x - base);
+    state.sum *= ptx::Exp2(state.max_log2 - base);
+#pragma unroll
+    for (int i = 0; i < kStates; ++i) state.sum += ml[i].y * ptx::Exp2(ml[i].x - base);
     state.max_log2 = peak;
   }
+  const auto maximum_of = [&](int slot) {
+    return lane < kBatch && slot < end ? ptx::LoadL2(row.ml + int64_t{slot} * row.ml_stride).x
+                                       : -INFINITY;
+  };
+  float maximum = maximum_of(begin + lane);
   float peak = state.max_log2;
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) {
@@ -74,29 +118,44 @@ __device__ __forceinline__ RowState MergeSlots(const RowPartials& row, int begin
   }
   const float base = peak == -INFINITY ? 0.f : peak;
   state.sum *= ptx::Exp2(state.max_log2 - base);
-  state.max_log2 = base;
+  state.max_log2 = peak;
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) {
     state.sum += __shfl_xor_sync(~0u, state.sum, offset);
   }
 
-  const float weight = ptx::Exp2(mine - base);
+#pragma unroll 1
+  for (int next = begin + kBatch;; next += kBatch) {
+    const float weight = ptx::Exp2(maximum - base);
+    const bool last = next >= end;
+    if (!last) maximum = maximum_of(next + lane);
 #pragma unroll
-  for (int i = 0; i < kBatch; ++i) {
-    const float w = __shfl_sync(~0u, weight, i);
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) sum[c] += w * first[i][c];
-  }
-#pragma unroll 4
-  for (int i = begin + kBatch; i < end; ++i) {
-    const float w = ptx::Exp2(ptx::LoadL2(row.ml + int64_t{i} * row.ml_stride).x - base);
-    float next[kColumns];
-    LoadColumns(row.out + int64_t{i} * row.out_stride, next);
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) sum[c] += w * next[c];
+    for (int i = 0; i < kBatch; ++i) {
+      ahead[i].AddTo(sum, __shfl_sync(~0u, weight, i));
+      if (!last && next + i < end) ahead[i].Load(out);
+      out += row.out_stride;
+    }
+    if (last) break;
   }
   return state;
 }
+
+// Sums of the same columns over stretches of keys, added one after the other.
+template <int kColumns>
+struct RunningSum {
+  RowState state{-INFINITY, 0};
+  float sum[kColumns] = {};
+
+  __device__ __forceinline__ void Add(const RowState& next, const float (&values)[kColumns]) {
+    const float peak = fmaxf(state.max_log2, next.max_log2);
+    const float base = peak == -INFINITY ? 0.f : peak;
+    const float before = ptx::Exp2(state.max_log2 - base);
+    const float now = ptx::Exp2(next.max_log2 - base);
+    state = {peak, state.sum * before + next.sum * now};
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) sum[c] = sum[c] * before + values[c] * now;
+  }
+};
 
 // What one warp sums: 32 * kColumns columns of a query row.
 template <int kDimV, int kRows, int kColumns>
@@ -107,6 +166,26 @@ struct MergeUnit {
   int64_t at = 0;  // query token of the batch
   int head = 0;
   int column = 0;  // of this lane
+
+  // Row `row` (query token x heads) of a sequence whose keys have one head, and a slice of it.
+  __device__ __forceinline__ void Place(const DecodeParams& params, int query_begin,
+                                        const DecodeMerge& merge, int row, int slice, int lane) {
+    const int token = (row * params.group_inverse) >> kGroupInverseShift;
+    at = query_begin + token;
+    head = row - token * params.group;
+    column = slice * 32 * kColumns + lane * kColumns;
+    PointAt(params, merge, params.row_tiles, row / kRows, row % kRows);
+  }
+
+  // The slice that follows, maybe of the next row.
+  __device__ __forceinline__ void Advance(const DecodeParams& params) {
+    column += 32 * kColumns;
+    if (column < kDimV) return;
+    column -= kDimV;
+    if (++head < params.group) return;
+    head = 0;
+    ++at;
+  }
 
   // False: there is no such row, or it was written directly.
   __device__ __forceinline__ bool Find(const DecodeParams& params, int unit, int lane) {
@@ -136,39 +215,64 @@ struct MergeUnit {
 
     const int groups = DecodeGroups(params);
     group += r / kRows;
-    const int64_t base = (int64_t{merge.slot} * groups + group) * kRows + r % kRows;
-    partials = {params.partial_out + base * kDimV + column,
-                reinterpret_cast<const float2*>(params.partial_ml) + base, groups * kRows * kDimV,
-                groups * kRows, merge.count};
+    PointAt(params, merge, groups, group, r % kRows);
     return true;
   }
 
   __device__ __forceinline__ void Write(const DecodeParams& params, const RowState& state,
                                         const float (&sum)[kColumns]) const {
-    const float scale = state.sum == 0.f ? 0.f : 1.f / state.sum;
-    auto* out = reinterpret_cast<uint32_t*>(static_cast<__nv_bfloat16*>(params.out) +
-                                            at * params.out_token_stride +
-                                            head * params.out_head_stride + column);
+    WriteColumns(params, state.sum == 0.f ? 0.f : 1.f / state.sum, sum);
+    if (column == 0) WriteLse(params, state);
+  }
+  __device__ __forceinline__ void WriteColumns(const DecodeParams& params, float scale,
+                                               const float (&sum)[kColumns]) const {
+    auto* out = static_cast<__nv_bfloat16*>(params.out) + at * params.out_token_stride +
+                head * params.out_head_stride + column;
+    uint32_t packed[kColumns / 2];
 #pragma unroll
     for (int i = 0; i < kColumns; i += 2) {
       const float low = sum[i] * scale;
       const float high = sum[i + 1] * scale;
-      out[i / 2] = params.float16 ? ptx::PackF16(low, high) : ptx::PackBf16(low, high);
+      packed[i / 2] = params.float16 ? ptx::PackF16(low, high) : ptx::PackBf16(low, high);
     }
-    if (params.lse != nullptr && column == 0) {
-      params.lse[at * (params.num_kv_heads * params.group) + head] = LogSumExp(state);
+    if constexpr (kColumns == 8) {
+      *reinterpret_cast<uint4*>(out) = make_uint4(packed[0], packed[1], packed[2], packed[3]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kColumns / 2; ++i) reinterpret_cast<uint32_t*>(out)[i] = packed[i];
     }
+  }
+  __device__ __forceinline__ void WriteLse(const DecodeParams& params,
+                                           const RowState& state) const {
+    if (params.lse == nullptr) return;
+    params.lse[at * (params.num_kv_heads * params.group) + head] = LogSumExp(state);
+  }
+
+ private:
+  // Row `row` of row tile `group` of `groups` in each slot.
+  __device__ __forceinline__ void PointAt(const DecodeParams& params, const DecodeMerge& merge,
+                                          int groups, int group, int row) {
+    constexpr int kBytes = kShortPartials<kDimV, kRows> ? 2 : 4;
+    const int64_t base = (int64_t{merge.slot} * groups + group) * kRows + row;
+    partials = {static_cast<const uint8_t*>(params.partial_out) + (base * kDimV + column) * kBytes,
+                reinterpret_cast<const float2*>(params.partial_ml) + base,
+                groups * kRows * kDimV * kBytes, groups * kRows, merge.count};
   }
 };
 
 // A unit is a (query token, head, 32 * kColumns columns): one warp's work, or with many slots a
-// block's, whose kWarps warps sum a stretch of them each. kArchitecture tells the instantiations of
-// libraries for different GPUs apart.
+// block's, whose kWarps warps sum a stretch of them each. Where keys are divided into segments the
+// stretches have kSegmentStretch slots in both cases, so that a row's bits do not depend on which
+// it is. kArchitecture tells the instantiations of libraries for different GPUs apart.
+inline constexpr int kSegmentStretch = 8;
+
 template <int kDimV, int kRows, int kWarps, bool kBlockPerUnit, int kArchitecture>
-__global__ __launch_bounds__(kWarps * 32, 4) void DecodeMergeKernel(
+__global__ __launch_bounds__(kWarps * 32, 3) void DecodeMergeKernel(
     const __grid_constant__ DecodeParams params) {
   constexpr int kColumns = kBlockPerUnit || kDimV == 64 ? 2 : 4;
+  constexpr bool kShort = kShortPartials<kDimV, kRows>;
   __shared__ float sums[kBlockPerUnit ? kWarps : 1][32 * kColumns];
+  __shared__ float2 states[kBlockPerUnit ? kWarps : 1];
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int warp = static_cast<int>(threadIdx.x / 32);
   MergeUnit<kDimV, kRows, kColumns> unit;
@@ -179,6 +283,7 @@ __global__ __launch_bounds__(kWarps * 32, 4) void DecodeMergeKernel(
     return;
   }
   const int count = unit.partials.count;
+  const bool segments = params.split.max_segments != 0;
   // This kernel starts while the decode kernel runs. A small one rehearses, on whatever its first
   // slot holds, so that its code and address translations are cached when the results come.
 #pragma unroll 1
@@ -187,29 +292,45 @@ __global__ __launch_bounds__(kWarps * 32, 4) void DecodeMergeKernel(
     if (!rehearsal) ptx::WaitForPreviousKernel();
     RowPartials partials = unit.partials;
     if (rehearsal) partials.out_stride = partials.ml_stride = 0;
-    int first = kBlockPerUnit ? warp * count / kWarps : 0;
+    RunningSum<kColumns> total;
+    int first = 0;
     ptx::KeepUnknown(first);  // addresses are not worth registers across the wait
-    float sum[kColumns] = {};
-    RowState state;
-    if constexpr (kBlockPerUnit) {
-      constexpr int kBatch = kDimV == 512 ? 16 : 8;
-      state = MergeSlots<kBatch>(partials, first, (warp + 1) * count / kWarps, lane, sum);
-#pragma unroll
-      for (int i = 0; i < kColumns; ++i) sums[warp][lane * kColumns + i] = sum[i];
-      __syncthreads();
-      if (warp == 0) {
-#pragma unroll
-        for (int w = 1; w < kWarps; ++w) {
-#pragma unroll
-          for (int i = 0; i < kColumns; ++i) sum[i] += sums[w][lane * kColumns + i];
-        }
+#pragma unroll 1
+    while (first < count) {
+      int begin = first;
+      int end = count;
+      if constexpr (kBlockPerUnit) {
+        begin = segments ? first + warp * kSegmentStretch : warp * count / kWarps;
+        end = segments ? begin + kSegmentStretch : (warp + 1) * count / kWarps;
+      } else if (segments) {
+        end = begin + kSegmentStretch;
       }
-      __syncthreads();
-    } else {
-      state = MergeSlots<4>(partials, first, count, lane, sum);
+      first = segments ? first + (kBlockPerUnit ? kWarps : 1) * kSegmentStretch : count;
+      if (end > count) end = count;
+      // By a block: all, where an SM has a part.
+      constexpr int kBatch = !kBlockPerUnit ? 4 : kDimV == 512 ? 18 : 8;
+      float sum[kColumns] = {};
+      const RowState state = MergeSlots<kBatch, 1, kShort>(partials, begin, end, lane, sum);
+      if constexpr (kBlockPerUnit) {
+#pragma unroll
+        for (int i = 0; i < kColumns; ++i) sums[warp][lane * kColumns + i] = sum[i];
+        if (lane == 0) states[warp] = {state.max_log2, state.sum};
+        __syncthreads();
+        if (warp == 0) {
+#pragma unroll
+          for (int w = 0; w < kWarps; ++w) {
+#pragma unroll
+            for (int i = 0; i < kColumns; ++i) sum[i] = sums[w][lane * kColumns + i];
+            total.Add({states[w].x, states[w].y}, sum);
+          }
+        }
+        __syncthreads();
+      } else {
+        total.Add(state, sum);
+      }
     }
     if (rehearsal || (kBlockPerUnit && warp != 0)) continue;
-    unit.Write(params, state, sum);
+    unit.Write(params, total.state, total.sum);
   }
 }
 

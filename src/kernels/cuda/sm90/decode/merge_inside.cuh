@@ -1,64 +1,233 @@
 #pragma once
-// Merging without a second kernel: all blocks of the grid run at the same time, meet when every
-// partial result is written, and share the rows.
+// Merging without a second kernel. All blocks of the grid run at the same time; when its part is
+// done a block waits for those that share a sequence with it, and each merges as many of that
+// sequence's rows.
 #include "kernels/cuda/ptx/sync.h"
 #include "kernels/cuda/sm90/decode/merge.cuh"
 
 namespace fathom::kernels::cuda::sm90 {
 
-// The first kWarps warps of every block. kBarrier: a named barrier of theirs. scratch: shared
-// memory, [kWarps][64] f32.
-template <int kDimV, int kRows, int kWarps, int kBarrier>
-__device__ __forceinline__ void MergeInside(const DecodeParams& params, uint32_t scratch) {
-  constexpr int kColumns = 2;
-  constexpr int kBatch = 32;
-  using Unit = MergeUnit<kDimV, kRows, kColumns>;
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  const int warp = static_cast<int>(threadIdx.x / 32);
-  const auto sync = [] { ptx::BarrierSync(kBarrier, kWarps * 32); };
-  sync();
-  if (threadIdx.x == 0) ptx::MeetGrid(params.meeting);
-  sync();
+// Shared memory it needs throughout: how many results of the block wait to be merged (a part has at
+// most two, of its first and its last item), and what they are.
+inline constexpr int kPendingMergeBytes = 48;
 
-  const int units = params.num_sequences * params.max_query_tokens * params.num_kv_heads *
-                    params.group * Unit::kSlices;
-  const int warps = static_cast<int>(gridDim.x) * kWarps;
-  int ways = 1;  // warps that share the slots of a unit
-  while (ways < kWarps && units <= warps / (ways * 2)) ways *= 2;
-  const int block_units = kWarps / ways;
-  for (int first = static_cast<int>(blockIdx.x) * block_units; first < units;
-       first += static_cast<int>(gridDim.x) * block_units) {
-    const int way = warp % ways;
-    Unit unit;
-    const bool live = first + warp / ways < units && unit.Find(params, first + warp / ways, lane);
-    float sum[kColumns] = {};
-    RowState state;
-    if (live) {
-      const int count = unit.partials.count;
-      const int end = (way + 1) * count / ways;
-      int at = way * count / ways;
-      do {  // a trip to L2 each
-        const int next = at + kBatch < end ? at + kBatch : end;
-        state = MergeSlots<kBatch>(unit.partials, at, next, lane, sum);
-        at = next;
-      } while (at < end);
+// For the first kWarps warps of a block, kBarrier being a named barrier of theirs. kColumns: a
+// lane's, of what a warp merges at a time.
+template <int kDimV, int kRows, int kColumns, int kWarps, int kBarrier>
+class MergeInside {
+ public:
+  // pending: kPendingMergeBytes of shared memory that begin with zero.
+  __device__ __forceinline__ MergeInside(const DecodeParams& params, uint32_t pending, int row_tile)
+      : params_(params),
+        pending_(pending),
+        row_tile_(row_tile),
+        lane_(static_cast<int>(threadIdx.x % 32)),
+        warp_(static_cast<int>(threadIdx.x / 32)) {}
+
+  // What will be read of a sequence whose keys are about to be.
+  __device__ __forceinline__ void Prefetch(int sequence) const {
+    if (threadIdx.x != 0) return;
+    ptx::PrefetchL2(params_.merges + sequence);
+    ptx::PrefetchL2(params_.query_starts + sequence);
+    ptx::PrefetchL2(Word(sequence));
+  }
+
+  // The partial result in `slot` has been written.
+  __device__ __forceinline__ void Publish(int sequence, int slot) const {
+    Sync();
+    if (threadIdx.x != 0) return;
+    const DecodeMerge merge = params_.merges[sequence];
+    const int rank = slot - merge.slot;
+    const uint32_t before = ptx::Arrive(Word(sequence), rank == 0, merge.count);
+    const int count = ptx::LoadSharedInt(pending_);
+    ptx::StoreShared(pending_ + 16 + count * 16,
+                     make_uint4(sequence, merge.slot, merge.count,
+                                (before & 0x80000000u) | static_cast<uint32_t>(rank)));
+    ptx::StoreShared(pending_, static_cast<uint32_t>(count + 1));
+  }
+
+  // Once, after the last item. scratch: shared memory, [kWarps][32 * kColumns + 2] f32.
+  __device__ __forceinline__ void Run(uint32_t scratch) const {
+    Sync();
+    const int count = ptx::LoadSharedInt(pending_);
+    for (int i = 0; i < count; ++i) {
+      const uint4 item = ptx::LoadSharedQuad(pending_ + 16 + i * 16);
+      const Share share = MakeShare(item);
+      if (threadIdx.x == 0) ptx::WaitForArrivals(Word(share.sequence), item.w);
+      Sync();
+      if (share.merge.count <= kFew) {
+        MergeFew(share);
+      } else {
+        MergeMany(share, scratch);
+      }
     }
-    if (ways > 1) {
-      const uint32_t mine = scratch + (warp * 32 + lane) * 8;
-      ptx::StoreShared(mine, sum[0]);
-      ptx::StoreShared(mine + 4, sum[1]);
-      sync();
-      if (way == 0) {
-        for (int w = 1; w < ways; ++w) {
-          const float2 other = ptx::LoadSharedFloat2(mine + w * 32 * 8);
-          sum[0] += other.x;
-          sum[1] += other.y;
+  }
+
+ private:
+  using Unit = MergeUnit<kDimV, kRows, kColumns>;  // a row's columns of one warp
+  static constexpr bool kShort = kShortPartials<kDimV, kRows>;
+  // Values a lane asks for at a time. A warp's share is about 16 of them, however many blocks there
+  // are: 64 rows are two units each, 16 rows eight.
+  static constexpr int kFew = 16;
+  static constexpr int kBatch = 18;
+
+  // Units [begin, end) of a sequence's row tile.
+  struct Share {
+    int sequence;
+    DecodeMerge merge;
+    int query_begin;
+    int begin;
+    int end;
+  };
+
+  __device__ __forceinline__ void Sync() const { ptx::BarrierSync(kBarrier, kWarps * 32); }
+  __device__ __forceinline__ uint32_t* Word(int sequence) const {
+    return params_.arrivals + sequence * params_.row_tiles + row_tile_;
+  }
+
+  __device__ __forceinline__ Share MakeShare(const uint4& item) const {
+    Share share;
+    share.sequence = static_cast<int>(item.x);
+    share.merge = {static_cast<int>(item.y), static_cast<int>(item.z)};
+    share.query_begin = params_.query_starts[share.sequence];
+    const int queries = params_.query_starts[share.sequence + 1] - share.query_begin;
+    const int left = queries * params_.group - row_tile_ * kRows;
+    const int units = (left < kRows ? left : kRows) * Unit::kSlices;
+    const int rank = static_cast<int>(item.w & 0x7fffffffu);
+    share.begin = rank * units / share.merge.count;
+    share.end = (rank + 1) * units / share.merge.count;
+    return share;
+  }
+
+  __device__ __forceinline__ Unit UnitAt(const Share& share, int index) const {
+    Unit unit;
+    unit.Place(params_, share.query_begin, share.merge, row_tile_ * kRows + index / Unit::kSlices,
+               index % Unit::kSlices, lane_);
+    return unit;
+  }
+
+  // Several units at once: all their slots are asked for together.
+  __device__ __forceinline__ void MergeFew(const Share& share) const {
+    constexpr int kUnitBytes = 32 * kColumns * (kShort ? 2 : 4);
+    const int count = share.merge.count;
+    const int at_once = kFew / count;
+    const int position = lane_ % count;
+    for (int first = share.begin + warp_ * at_once; first < share.end; first += kWarps * at_once) {
+      const int left = share.end - first;
+      const int loads = (left < at_once ? left : at_once) * count;
+      Unit unit = UnitAt(share, first);
+      SlotColumns<kShort, kColumns> values[kFew];
+      const uint8_t* slot = unit.partials.out;
+      int next = 0;
+#pragma unroll
+      for (int i = 0; i < kFew; ++i) {
+        if (i >= loads) break;
+        values[i].Load(slot);
+        slot += unit.partials.out_stride;
+        if (++next == count) {
+          next = 0;
+          slot += kUnitBytes - int64_t{count} * unit.partials.out_stride;
         }
       }
-      sync();
+      // Lane i has slot i % count of unit i / count.
+      const bool live = lane_ < loads;
+      const Unit mine = UnitAt(share, live ? first + lane_ / count : first);
+      const float2 ml = live ? ptx::LoadL2(mine.partials.ml + position * mine.partials.ml_stride)
+                             : make_float2(-INFINITY, 0);
+      const int last = lane_ - position + count - 1;  // of its unit
+      RowState state;
+      state.max_log2 = __shfl_sync(
+          ~0u, OfThoseBefore(ml.x, position, [](float a, float b) { return fmaxf(a, b); }), last);
+      float weight = ptx::Exp2(ml.x - (state.max_log2 == -INFINITY ? 0.f : state.max_log2));
+      state.sum = __shfl_sync(
+          ~0u, OfThoseBefore(ml.y * weight, position, [](float a, float b) { return a + b; }),
+          last);
+      weight = state.sum == 0.f ? 0.f : weight / state.sum;
+      if (live && position == 0 && mine.column == lane_ * kColumns) mine.WriteLse(params_, state);
+
+      float sum[kColumns] = {};
+      next = 0;
+#pragma unroll
+      for (int i = 0; i < kFew; ++i) {
+        if (i >= loads) break;
+        values[i].AddTo(sum, __shfl_sync(~0u, weight, i));
+        if (++next == count) {
+          next = 0;
+          unit.WriteColumns(params_, 1.f, sum);
+          unit.Advance(params_);
+#pragma unroll
+          for (int c = 0; c < kColumns; ++c) sum[c] = 0;
+        }
+      }
     }
-    if (live && way == 0) unit.Write(params, state, sum);
   }
-}
+
+  // What join makes of this lane's value and those of the `position` lanes before it.
+  template <class Join>
+  __device__ __forceinline__ float OfThoseBefore(float value, int position,
+                                                 const Join& join) const {
+#pragma unroll
+    for (int offset = 1; offset < kFew; offset *= 2) {
+      const float other = __shfl_up_sync(~0u, value, offset);
+      if (position >= offset) value = join(other, value);
+    }
+    return value;
+  }
+
+  // A unit for each warp, or for several that share its slots.
+  __device__ __forceinline__ void MergeMany(const Share& share, uint32_t scratch) const {
+    constexpr uint32_t kSumBytes = 32 * kColumns * 4;
+    constexpr uint32_t kWarpBytes = kSumBytes + 8;  // sums, state
+    const int count = share.merge.count;
+    int ways = 1;
+    while (ways < kWarps && (share.end - share.begin) * ways * 2 <= kWarps) ways *= 2;
+    const int way = warp_ % ways;
+    for (int first = share.begin; first < share.end; first += kWarps / ways) {
+      const int index = first + warp_ / ways;
+      const bool live = index < share.end;
+      const Unit unit = UnitAt(share, live ? index : first);
+      float sum[kColumns] = {};
+      RowState state{-INFINITY, 0};
+      if (live) {
+        state = MergeSlots<kBatch, 4, kShort>(unit.partials, way * count / ways,
+                                              (way + 1) * count / ways, lane_, sum);
+      }
+      if (ways > 1) {
+        const uint32_t mine = scratch + warp_ * kWarpBytes;
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) ptx::StoreShared(mine + c * 128 + lane_ * 4, sum[c]);
+        if (lane_ == 0) {
+          ptx::StoreShared(mine + kSumBytes, state.max_log2);
+          ptx::StoreShared(mine + kSumBytes + 4, state.sum);
+        }
+        Sync();
+        if (way == 0) {
+          RunningSum<kColumns> total;
+          for (int w = 0; w < ways; ++w) {
+            const uint32_t other = mine + w * kWarpBytes;
+#pragma unroll
+            for (int c = 0; c < kColumns; ++c) {
+              sum[c] = ptx::LoadSharedFloat(other + c * 128 + lane_ * 4);
+            }
+            total.Add({ptx::LoadSharedFloat(other + kSumBytes),
+                       ptx::LoadSharedFloat(other + kSumBytes + 4)},
+                      sum);
+          }
+          state = total.state;
+#pragma unroll
+          for (int c = 0; c < kColumns; ++c) sum[c] = total.sum[c];
+        }
+        Sync();
+      }
+      if (live && way == 0) unit.Write(params_, state, sum);
+    }
+  }
+
+  const DecodeParams& params_;
+  uint32_t pending_;
+  int row_tile_;
+  int lane_;
+  int warp_;
+};
 
 }  // namespace fathom::kernels::cuda::sm90

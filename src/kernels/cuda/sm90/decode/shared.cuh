@@ -57,6 +57,7 @@ struct DecodeShared {
   float2* state;      // [kRows] what the output of a row has to be multiplied with; at the end the
                       // row's maximum (log2) and sum
   uint32_t barriers;  // [2][kSlots]: full, empty
+  uint32_t pending;   // of MergeInside
 
   __device__ __forceinline__ explicit DecodeShared(uint8_t* memory) {
     const uint32_t base = ptx::SharedAddress(memory);
@@ -70,6 +71,7 @@ struct DecodeShared {
     at += Config::kPeakBytes;
     state = reinterpret_cast<float2*>(memory + (at - base));
     barriers = at + Config::kStateBytes;
+    pending = barriers + 2 * Config::kSlots * 8;
   }
   __device__ __forceinline__ uint32_t Slot(int slot) const {
     return ring + slot * Config::kBlockBytes;
@@ -85,6 +87,7 @@ struct DecodeShared {
       ptx::MbarrierInit(Full(lane), 1);
       ptx::MbarrierInit(Empty(lane), 4);
     }
+    if (lane == 0) ptx::StoreShared(pending, uint32_t{0});
     ptx::MbarrierInitFence();
   }
 };

@@ -573,7 +573,7 @@ class LatentConsumer {
             reinterpret_cast<float2*>(params_.partial_ml)[at] =
                 make_float2(base_[j][i] == kNoBase ? -INFINITY : base_[j][i], sum_[j][i]);
           }
-          float* out = params_.partial_out + at * Config::kDimV + column;
+          float* out = static_cast<float*>(params_.partial_out) + at * Config::kDimV + column;
 #pragma unroll
           for (int n = 0; n < kOwnGroups * kGroupTiles; ++n) {
             const float(&o)[4] = out_[n / kGroupTiles][n % kGroupTiles][j];

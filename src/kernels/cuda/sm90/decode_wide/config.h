@@ -28,7 +28,7 @@ struct WideConfig {
 
   static constexpr int kQBytes = kTileBlocks * kRows * 128;
   static constexpr int kPBytes = kRows * 128;  // a second P lies over the rotated queries
-  static constexpr int kSmallBytes = kStages * (kFulls + kEmpties) * 8 + 4 * kRows * 4;
+  static constexpr int kSmallBytes = kStages * (kFulls + kEmpties) * 8 + 6 * kRows * 4 + 48;
   static constexpr int kSharedBytes =
       1024 + kStages * kTileBlocks * kBlockBytes + kQBytes + kPBytes + kSmallBytes;
   static_assert(kSharedBytes <= 227 * 1024);

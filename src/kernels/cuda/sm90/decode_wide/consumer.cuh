@@ -17,7 +17,7 @@
 #include "kernels/cuda/ptx/sync.h"
 #include "kernels/cuda/ptx/tma.h"
 #include "kernels/cuda/ptx/wgmma.h"
-#include "kernels/cuda/sm90/decode/merge.cuh"
+#include "kernels/cuda/sm90/decode/merge_inside.cuh"
 #include "kernels/cuda/sm90/decode/shared.cuh"
 #include "kernels/cuda/sm90/decode_wide/shared.cuh"
 
@@ -52,6 +52,7 @@ class WideConsumer {
     while (left > 0) {
       const int end = DecodeItemEnd(params_.split, kv_tokens_, tile, left);
       if (load_queries) LoadQueries();
+      if (params_.merge_inside) Merge().Prefetch(sequence_);
       StartItem();
       if (group_ == 0) {
         FirstOfPairs(tile, end);
@@ -72,6 +73,7 @@ class WideConsumer {
         if (params_.split.max_segments == 0) slot = part_index + sequence_;
       }
     }
+    if (params_.merge_inside) Merge().Run(shared_.tiles);
   }
 
  private:
@@ -81,6 +83,12 @@ class WideConsumer {
   static constexpr int kFirstReady = 3;    // P0 and its base are in shared memory
   static constexpr int kSecondReady = 4;   // P1 and its base are, and P0 has been read
   static constexpr int kGroupBarrier = 5;  // within a warpgroup, one each
+
+  using Inside =
+      MergeInside<Config::kDimV, kRows, 8, Config::kConsumerThreads / 32, /*kBarrier=*/kAll>;
+  __device__ __forceinline__ Inside Merge() const {
+    return Inside(params_, shared_.pending, row_tile_);
+  }
 
   __device__ __forceinline__ int LiveRows() const {
     return query_tokens_ * params_.group - row_tile_ * kRows;
@@ -415,10 +423,19 @@ class WideConsumer {
   __device__ __forceinline__ void EndItem(bool whole, int slot) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      sum_[r] += __shfl_xor_sync(~0u, sum_[r], 1);
-      sum_[r] += __shfl_xor_sync(~0u, sum_[r], 2);
+      const float sum = OverQuad(sum_[r], [](float x, float y) { return x + y; });
+      float largest = 0;
+      if (!whole) {
+#pragma unroll
+        for (int i = 0; i < kHalfBlocks * 8; ++i) {
+          largest =
+              fmaxf(largest, fmaxf(fabsf(out_[i * 4 + r * 2]), fabsf(out_[i * 4 + r * 2 + 1])));
+        }
+        largest = OverQuad(largest, [](float x, float y) { return fmaxf(x, y); });
+      }
       if (lane_ % 4 == 0) {
-        ptx::StoreShared(shared_.Sum(group_, row_ + r * 8), sum_[r]);
+        ptx::StoreShared(shared_.Sum(group_, row_ + r * 8), sum);
+        ptx::StoreShared(shared_.Largest(group_, row_ + r * 8), largest);
       }
     }
     Sync();
@@ -427,18 +444,25 @@ class WideConsumer {
       const int row = row_ + r * 8;
       const float sum =
           ptx::LoadSharedFloat(shared_.Sum(0, row)) + ptx::LoadSharedFloat(shared_.Sum(1, row));
-      const RowState state{sum == 0.f ? 0.f : base_[r], sum};
       const bool live = row < LiveRows();
       if (whole) {
-        WriteResult(r, row, live, state);
+        WriteResult(r, row, live, RowState{sum == 0.f ? 0.f : base_[r], sum});
       } else {
-        WritePartial(r, row, slot, live, RowState{base_[r], sum});
+        const float largest = fmaxf(ptx::LoadSharedFloat(shared_.Largest(0, row)),
+                                    ptx::LoadSharedFloat(shared_.Largest(1, row)));
+        WritePartial(r, row, slot, live, RowState{base_[r], sum}, largest);
       }
     }
+    if (!whole && params_.merge_inside) Merge().Publish(sequence_, slot);
     Sync();  // the sums may be written again
   }
 
-  // The whole warp, which trades columns among four lanes so that each writes 16 bytes.
+  template <class Join>
+  __device__ __forceinline__ float OverQuad(float x, const Join& join) const {
+    x = join(x, __shfl_xor_sync(~0u, x, 1));
+    return join(x, __shfl_xor_sync(~0u, x, 2));
+  }
+
   __device__ __forceinline__ void WriteResult(int r, int row, bool live, const RowState& state) {
     const float scale = state.sum == 0.f ? 0.f : 1.f / state.sum;
     const int token = RowToken(row);
@@ -447,46 +471,43 @@ class WideConsumer {
     if (params_.lse != nullptr && live && group_ == 0 && lane_ % 4 == 0) {
       params_.lse[at_token * params_.group + head] = LogSumExp(state);
     }
-    auto* target = static_cast<uint16_t*>(params_.out) + at_token * params_.out_token_stride +
-                   head * params_.out_head_stride + group_ * (kHalfBlocks * 64) + lane_ % 4 * 8;
+    WriteRow(r, live,
+             static_cast<uint16_t*>(params_.out) + at_token * params_.out_token_stride +
+                 head * params_.out_head_stride,
+             [scale](float x, float y) { return ptx::PackBf16(x * scale, y * scale); });
+  }
+
+  // See kShortPartials. largest: of the row's elements.
+  __device__ __forceinline__ void WritePartial(int r, int row, int slot, bool live,
+                                               const RowState& state, float largest) const {
+    // Below 2^-46 the power of two stays: the sum must not overflow.
+    const int exponent = static_cast<int>(__float_as_uint(largest) >> 23);
+    const int shift = largest > 0 ? (exponent < 81 ? 81 : exponent) - 127 - 14 : 0;
+    const float scale = __uint_as_float(static_cast<uint32_t>(127 - shift) << 23);
+    const int64_t base = (int64_t{slot} * params_.row_tiles + row_tile_) * kRows + row;
+    if (live && group_ == 0 && lane_ % 4 == 0) {
+      reinterpret_cast<float2*>(params_.partial_ml)[base] =
+          make_float2(state.max_log2 + static_cast<float>(shift), state.sum * scale);
+    }
+    WriteRow(r, live, static_cast<uint16_t*>(params_.partial_out) + base * Config::kDimV,
+             [scale](float x, float y) { return ptx::PackF16(x * scale, y * scale); });
+  }
+
+  // The whole warp, which trades columns among four lanes so that each writes 16 bytes.
+  template <class Pack>
+  __device__ __forceinline__ void WriteRow(int r, bool live, uint16_t* target,
+                                           const Pack& pack) const {
+    target += group_ * (kHalfBlocks * 64) + lane_ % 4 * 8;
 #pragma unroll
     for (int j = 0; j < kHalfBlocks * 2; ++j) {
       uint32_t x[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int at = (j * 4 + i) * 4 + 2 * r;
-        x[i] = ptx::PackBf16(out_[at] * scale, out_[at + 1] * scale);
+        x[i] = pack(out_[at], out_[at + 1]);
       }
       ptx::TransposeQuad(x, lane_);
-      if (live) {
-        *reinterpret_cast<uint4*>(target + j * 32) = make_uint4(x[0], x[1], x[2], x[3]);
-      }
-    }
-  }
-
-  // The whole warp: two lanes trade columns so that each writes 16 bytes.
-  __device__ __forceinline__ void WritePartial(int r, int row, int slot, bool live,
-                                               const RowState& state) const {
-    const int64_t base = (int64_t{slot} * params_.row_tiles + row_tile_) * kRows + row;
-    if (live && group_ == 0 && lane_ % 4 == 0) {
-      reinterpret_cast<float2*>(params_.partial_ml)[base] = make_float2(state.max_log2, state.sum);
-    }
-    float* target =
-        params_.partial_out + base * Config::kDimV + group_ * (kHalfBlocks * 64) + lane_ % 4 * 2;
-    const bool odd = lane_ % 2 != 0;
-    if (odd) target += 6;
-#pragma unroll
-    for (int j = 0; j < kHalfBlocks * 8; j += 2) {
-      const float2 even_half = make_float2(out_[j * 4 + 2 * r], out_[j * 4 + 2 * r + 1]);
-      const float2 odd_half = make_float2(out_[j * 4 + 4 + 2 * r], out_[j * 4 + 5 + 2 * r]);
-      const float2 give = odd ? even_half : odd_half;
-      const float2 take =
-          make_float2(__shfl_xor_sync(~0u, give.x, 1), __shfl_xor_sync(~0u, give.y, 1));
-      if (live) {
-        *reinterpret_cast<float4*>(target + j * 8) =
-            odd ? make_float4(take.x, take.y, odd_half.x, odd_half.y)
-                : make_float4(even_half.x, even_half.y, take.x, take.y);
-      }
+      if (live) *reinterpret_cast<uint4*>(target + j * 32) = make_uint4(x[0], x[1], x[2], x[3]);
     }
   }
 

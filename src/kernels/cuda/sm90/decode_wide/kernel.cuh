@@ -4,7 +4,6 @@
 // tiles in shared memory.
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/sm90/decode/merge_inside.cuh"
 #include "kernels/cuda/sm90/decode/write_empty.cuh"
 #include "kernels/cuda/sm90/decode_wide/consumer.cuh"
 #include "kernels/cuda/sm90/decode_wide/producer.cuh"
@@ -29,7 +28,6 @@ __global__ __launch_bounds__(WideConfig::kThreads,
   }
   // Behind the fence in Initialise, which would wait for them.
   const DecodePart part = params.parts[part_index];
-  const bool meet = params.meeting[1] != 0;
   const int32_t ids = params.part_pages[part_index * kDecodePartPages + lane];
   __syncthreads();
 
@@ -41,7 +39,6 @@ __global__ __launch_bounds__(WideConfig::kThreads,
   } else {
     ptx::RegistersIncrease<Config::kConsumerRegisters>();
     WideConsumer(params, shared, row_tile).Run(part_index, part);
-    if (meet) MergeInside<Config::kDimV, Config::kRows, kProducer, 1>(params, shared.tiles);
   }
 }
 

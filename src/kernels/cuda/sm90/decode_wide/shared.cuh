@@ -12,7 +12,9 @@ struct WideShared {
   uint32_t first_p;   // [kRows][kTile] bf16, swizzled
   uint32_t bases;     // [2][kRows] f32: of the exponentials, as each warpgroup leaves it
   uint32_t sums;      // [2][kRows] f32
+  uint32_t largest;   // [2][kRows] f32: of each one's columns of the output
   uint32_t barriers;  // [kStages][kFulls + kEmpties]
+  uint32_t pending;   // of MergeInside
 
   __device__ __forceinline__ explicit WideShared(const uint8_t* memory) {
     tiles = (ptx::SharedAddress(memory) + 1023) & ~1023u;
@@ -20,7 +22,9 @@ struct WideShared {
     first_p = q + Config::kQBytes;
     bases = first_p + Config::kPBytes;
     sums = bases + 2 * Config::kRows * 4;
-    barriers = sums + 2 * Config::kRows * 4;
+    largest = sums + 2 * Config::kRows * 4;
+    barriers = largest + 2 * Config::kRows * 4;
+    pending = barriers + Config::kStages * (Config::kFulls + Config::kEmpties) * 8;
   }
   // Of a warpgroup. The second's P lies over the last block of q, once that is in registers.
   __device__ __forceinline__ uint32_t P(int group) const {
@@ -31,6 +35,9 @@ struct WideShared {
   }
   __device__ __forceinline__ uint32_t Sum(int group, int row) const {
     return sums + (group * Config::kRows + row) * 4;
+  }
+  __device__ __forceinline__ uint32_t Largest(int group, int row) const {
+    return largest + (group * Config::kRows + row) * 4;
   }
   __device__ __forceinline__ uint32_t Latents(int stage, int block) const {
     return tiles + (stage * Config::kTileBlocks + block) * Config::kBlockBytes;
@@ -53,6 +60,7 @@ struct WideShared {
     if (lane < Config::kStages * kBarriers) {
       ptx::MbarrierInit(barriers + lane * 8, lane % kBarriers < Config::kFulls ? 1 : 4);
     }
+    if (lane == 0) ptx::StoreShared(pending, uint32_t{0});
     ptx::MbarrierInitFence();
   }
 };

@@ -84,6 +84,9 @@ inline uint32_t TransposeMatrix(uint32_t v) {
 inline uint32_t PackF16(float low, float high) {
   return F32ToF16(low) | static_cast<uint32_t>(F32ToF16(high)) << 16;
 }
+inline float2 UnpackF16(uint32_t packed) {
+  return {F16ToF32(static_cast<uint16_t>(packed)), F16ToF32(static_cast<uint16_t>(packed >> 16))};
+}
 inline uint32_t AddF16x2(uint32_t a, uint32_t b) {
   const auto half = [](uint32_t pair, int i) {
     return F16ToF32(static_cast<uint16_t>(pair >> (16 * i)));

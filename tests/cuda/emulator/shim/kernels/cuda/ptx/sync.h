@@ -16,18 +16,23 @@ template <int kCount>
 void RegistersDecrease() {}
 
 FATHOM_SIMT_UNWATCHED inline uint32_t GridWord(const uint32_t* word) { return *word; }
-inline void MeetGrid(uint32_t* word) {
+inline uint32_t Arrive(uint32_t* word, bool first, int count) {
   const uint32_t before = GridWord(word);
-  atomicAdd(word, blockIdx.x == 0 ? 0x80000000u - (gridDim.x - 1) : 1);
+  atomicAdd(word, first ? 0x80000000u - static_cast<uint32_t>(count - 1) : 1);
   simt::Moved();
-  simt::WaitUntil("the blocks of the grid", [=] { return (before ^ GridWord(word)) >> 31 != 0; });
+  return before;
+}
+inline void WaitForArrivals(uint32_t* word, uint32_t before) {
+  simt::WaitUntil("the blocks of a sequence", [=] { return (before ^ GridWord(word)) >> 31 != 0; });
   simt::Acquire(word);
 }
 inline bool ElectOne() { return threadIdx.x % 32 == 0; }
 
+inline float LoadL2(const float* from) { return *from; }
 inline float2 LoadL2(const float2* from) { return *from; }
 inline float4 LoadL2(const float4* from) { return *from; }
 
+inline void PrefetchL2(const void*) {}
 inline void KeepUnknown(int&) {}
 
 inline float Exp2(float x) { return std::exp2(x); }
