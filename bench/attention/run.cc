@@ -494,7 +494,8 @@ void TuneDecode(const ops::GpuLimits& gpu, int repeats, const Filter& filter,
     if (family == families.end()) {
       const DecodeRun run(shape, {}, gpu);
       families.push_back({shape.dim_qk, shape.dim_v, RowsOf(shape),
-                          Search(ops::DecodeCandidates(run.plan().kernel.blocks_per_sm))});
+                          Search(ops::DecodeCandidates(run.plan().kernel.blocks_per_sm,
+                                                       !run.plan().merge_inside))});
       family = families.end() - 1;
     }
     std::vector<double> us;

@@ -30,6 +30,7 @@ struct Case {
   int num_sms = 4;
   int warp_merge_partials = 16;
   float logit_scale = 3;
+  float value_scale = 1;  // of what the cache holds; queries are that much smaller
   std::optional<ops::sparse::Policy> policy = {};
   bool float16 = false;
 };
@@ -52,12 +53,13 @@ void Check(const Case& c, uint64_t seed, std::vector<uint16_t>* result = nullptr
   const int dims[2] = {latent ? c.dim_v : c.dim_qk, latent ? c.dim_qk - c.dim_v : c.dim_v};
   HostPlane planes[2];
   for (int i = 0; i < 2; ++i) {
-    planes[i] = HostPlane(table, c.kv_lengths, c.page_tokens, c.kv_heads, dims[i], 1, noise);
+    planes[i] =
+        HostPlane(table, c.kv_lengths, c.page_tokens, c.kv_heads, dims[i], c.value_scale, noise);
     if (c.float16) planes[i].ToFloat16();
   }
   const size_t q_size = static_cast<size_t>(tokens) * c.heads * c.dim_qk;
-  const auto q =
-      c.float16 ? noise.Float16(q_size, c.logit_scale) : noise.Bf16(q_size, c.logit_scale);
+  const auto q = c.float16 ? noise.Float16(q_size, c.logit_scale)
+                           : noise.Bf16(q_size, c.logit_scale / c.value_scale);
   const auto q_value = [&](size_t i) { return c.float16 ? F16ToF32(q[i]) : Bf16ToF32(q[i]); };
   std::vector<uint16_t> out(static_cast<size_t>(tokens) * c.heads * c.dim_v, 0xffff);
   std::vector<float> lse(static_cast<size_t>(tokens) * c.heads, NAN);
@@ -137,6 +139,14 @@ void Check(const Case& c, uint64_t seed, std::vector<uint16_t>* result = nullptr
   ASSERT_TRUE(legal) << legal.error().message;
   ASSERT_EQ(kernels::cuda::PrepareDecode(p, nullptr), cudaSuccess);
   ASSERT_EQ(kernels::cuda::RunDecode(c.dim_qk, c.dim_v, plan->rows, p, nullptr), cudaSuccess);
+  EXPECT_EQ(plan->merge_inside, latent && c.code == CacheCode::kBf16 && !c.portable &&
+                                    c.reduction == ops::Reduction::kBalanced);
+  if (plan->merge_inside) {  // what blocks count themselves in at is not reset between runs
+    const std::vector<uint16_t> first = out;
+    std::fill(out.begin(), out.end(), uint16_t{0xffff});
+    ASSERT_EQ(kernels::cuda::RunDecode(c.dim_qk, c.dim_v, plan->rows, p, nullptr), cudaSuccess);
+    EXPECT_EQ(out, first);
+  }
 
   std::optional<LearnedRows> learned;
   if (sparse && c.policy->learned_rows > 0) {
@@ -495,6 +505,23 @@ TEST(EmulatedDecode, MlaSixteenHeads) {
            .kv_lengths = {1290, 64},
            .num_sms = 22},
           seed);
+    Check({.name = "mla 32 rows, many partial results",
+           .heads = 16,
+           .kv_heads = 1,
+           .dim_qk = 576,
+           .dim_v = 512,
+           .kv_lengths = {1290},
+           .query_tokens = {2},
+           .num_sms = 20},
+          seed);
+    Check({.name = "mla 16, more blocks than tiles",
+           .heads = 16,
+           .kv_heads = 1,
+           .dim_qk = 576,
+           .dim_v = 512,
+           .kv_lengths = {130, 0, 5},
+           .num_sms = 9},
+          seed);
     Check({.name = "mla 16, in segments",
            .heads = 16,
            .kv_heads = 1,
@@ -534,14 +561,26 @@ TEST(EmulatedDecode, MlaManyHeads) {
            .kv_lengths = {500, 0, 70},
            .num_sms = 9},
           seed);
-    Check({.name = "mla 70 heads, many partial results",
-           .heads = 70,
+    Check({.name = "mla 40 heads, many partial results, a row tile without rows",
+           .heads = 40,
            .kv_heads = 1,
            .dim_qk = 576,
            .dim_v = 512,
            .kv_lengths = {64, 1290},
+           .query_tokens = {2, 1},
            .num_sms = 42},
           seed);
+    for (const float scale : {1e6f, 1e-6f}) {  // beyond float16
+      Check({.name = "mla 64 heads, large or small values",
+             .heads = 64,
+             .kv_heads = 1,
+             .dim_qk = 576,
+             .dim_v = 512,
+             .kv_lengths = {300},
+             .num_sms = 3,
+             .value_scale = scale},
+            seed);
+    }
     Check({.name = "mla 128, in segments",
            .heads = 128,
            .kv_heads = 1,

@@ -107,7 +107,10 @@ TEST(EmulatorOrder, GlobalMemoryBetweenBlocks) {
     return Races([=](uint32_t) {
       if (threadIdx.x != 0) return;
       global[blockIdx.x] = 1;
-      if (meet) ptx::MeetGrid(&word);
+      if (meet) {
+        const uint32_t before = ptx::Arrive(&word, blockIdx.x == 0, 2);
+        ptx::WaitForArrivals(&word, before);
+      }
       Use(__ldcg(&global[1 - blockIdx.x]));
     });
   };

@@ -12,8 +12,6 @@ inline constexpr int kDecodeTileTokens = 64;   // keys of one step of the inner 
 inline constexpr int kGroupInverseShift = 20;  // exact while rows * group < 2^20
 inline constexpr int kDecodePartPages = 32;    // page ids that travel with a part
 inline constexpr int kLatentScaleGroup = 128;  // latent codes that share a scale
-// The merge kernel, a block for 64 columns of a row, rehearses when it has at most so many blocks.
-inline constexpr int kMergeRehearsalBlocks = 256;
 
 // One plane of a paged cache, bf16: page p, token t, head h at
 // base + p * page_stride + t * token_stride + h * head_stride (bytes, multiples of 16).

@@ -170,7 +170,7 @@ Result<std::span<const AttentionKernel>> ChooseFamily(const DecodeAttentionShape
              SupportedOn(gpu, kernels));
 }
 
-// Long walks over keys are up to 2 % faster by warps that work alone; short ones are over before
+// Long walks over keys are up to 4 % faster by warps that work alone; short ones are over before
 // that pays for merging four states. Bits that may not depend on the batch may not depend on this
 // either.
 bool PrefersWarps(const DecodeAttentionShape& shape, const DecodeAttentionOptions& options,
@@ -178,8 +178,7 @@ bool PrefersWarps(const DecodeAttentionShape& shape, const DecodeAttentionOption
   constexpr int kTilesOfSm = 16;
   constexpr int kMostRows = 16;
   if (options.kernel != DecodeKernel::kAuto || options.portable ||
-      options.reduction != Reduction::kBalanced || options.tuning.rows != 0 ||
-      options.tuning.parts_per_sm != 0 || shape.tile_lists ||
+      options.reduction != Reduction::kBalanced || options.tuning.rows != 0 || shape.tile_lists ||
       shape.head_dim_qk != shape.head_dim_v ||
       shape.max_query_tokens * (shape.num_heads / shape.num_kv_heads) > kMostRows) {
     return false;
@@ -342,7 +341,8 @@ Status CheckDecodeParams(const DecodeAttentionPlan& plan, const cuda::DecodePara
   };
   FATHOM_TRY(require("q", params.q, 16));
   if (latent) FATHOM_TRY(require("q_pe", params.q_pe, 16));
-  FATHOM_TRY(require("out", params.out, 8));
+  const int out_elements = plan.kernel.kind == KernelKind::kWide ? 8 : 4;  // stored at a time
+  FATHOM_TRY(require("out", params.out, static_cast<uintptr_t>(out_elements) * 2));
   FATHOM_TRY(require("page_table", params.page_table, 4));
   FATHOM_TRY(require("kv_lengths", params.kv_lengths, 4));
   FATHOM_TRY(require("query_starts", params.query_starts, 4));
@@ -404,10 +404,10 @@ Status CheckDecodeParams(const DecodeAttentionPlan& plan, const cuda::DecodePara
                  stride);
     }
   }
-  if (params.out_token_stride % 4 != 0 || params.out_head_stride % 4 != 0) {
+  if (params.out_token_stride % out_elements != 0 || params.out_head_stride % out_elements != 0) {
     return Err(Code::kInvalidArgument,
-               "decode attention: output strides {} and {}: expected multiples of 4 elements",
-               params.out_token_stride, params.out_head_stride);
+               "decode attention: output strides {} and {}: expected multiples of {} elements",
+               params.out_token_stride, params.out_head_stride, out_elements);
   }
   if (params.num_pages < 1 || params.num_pages >= std::numeric_limits<int32_t>::max()) {
     return Err(Code::kInvalidArgument, "decode attention: {} pages: expected 1 to {}",

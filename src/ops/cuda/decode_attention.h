@@ -45,7 +45,7 @@ enum class Reduction : uint8_t {
 
 // How a block divides a tile.
 enum class DecodeKernel : uint8_t {
-  kAuto,        // warpgroups, but for long walks of few rows, balanced, not tuned: warps
+  kAuto,        // warpgroups; for long balanced walks of few rows warps, unless rows are tuned
   kWarpgroups,  // whole warpgroups multiply: products of 64 keys, or of 64 rows
   kWarps,       // each warp takes 16 keys and works alone until the item ends
 };
@@ -79,7 +79,9 @@ Result<DecodeAttentionPlan> PlanDecodeAttention(const DecodeAttentionShape& shap
                                                 const DecodeAttentionOptions& options,
                                                 const GpuLimits& gpu);
 
-// Fills in what the plan decides and places the workspace (256-byte aligned device memory).
+// Fills in what the plan decides and places the workspace (256-byte aligned device memory). One Run
+// at a time works with it, on the lengths that its last Prepare saw: blocks count on each other's
+// partial results, and would wait for ever for one that does not come.
 void BindDecodeWorkspace(const DecodeAttentionPlan& plan, void* workspace,
                          kernels::cuda::DecodeParams* params);
 

@@ -45,7 +45,14 @@ TEST(PlanDecodeAttention, FillsTheGpu) {
   ASSERT_TRUE(mla);
   EXPECT_EQ(mla->rows, 16);
   EXPECT_EQ(mla->num_parts, 132);
-  EXPECT_TRUE(mla->merge_by_block);  // 132 partial results are too many for one warp
+  EXPECT_TRUE(mla->merge_inside);
+  EXPECT_FALSE(
+      PlanDecodeAttention(Mla(16, 1, 8192), {.reduction = Reduction::kSpans}, kH200)->merge_inside);
+  EXPECT_FALSE(  // not all blocks can run at the same time
+      PlanDecodeAttention(Mla(16, 1, 8192), {.tuning = {.parts_per_sm = 2}}, kH200)->merge_inside);
+  auto quantised = Mla(16, 1, 8192);
+  quantised.code = cuda::CacheCode::kE4m3;
+  EXPECT_FALSE(PlanDecodeAttention(quantised, {}, kH200)->merge_inside);
 
   const auto wide = PlanDecodeAttention(Mla(128, 4, 8192), {}, kH200);
   ASSERT_TRUE(wide);
@@ -191,6 +198,23 @@ cuda::DecodeParams LegalParams(const DecodeAttentionPlan& plan) {
   params.scale = 0.1f;
   BindDecodeWorkspace(plan, at(0x100000), &params);
   return params;
+}
+
+TEST(CheckDecodeParams, ManyLatentRowsAreStoredSixteenBytesAtATime) {
+  const auto plan = PlanDecodeAttention(Mla(128, 2, 8192), {}, kH200);
+  ASSERT_TRUE(plan);
+  cuda::DecodeParams params = LegalParams(*plan);
+  params.q_pe = params.q;
+  EXPECT_TRUE(CheckDecodeParams(*plan, params));
+  params.out_head_stride = 132;
+  Status status = CheckDecodeParams(*plan, params);
+  ASSERT_FALSE(status);
+  EXPECT_NE(status.error().message.find("multiples of 8"), std::string::npos);
+  params.out_head_stride = 128;
+  params.out = static_cast<char*>(params.out) + 8;
+  status = CheckDecodeParams(*plan, params);
+  ASSERT_FALSE(status);
+  EXPECT_NE(status.error().message.find("16-byte"), std::string::npos) << status.error().message;
 }
 
 TEST(CheckDecodeParams, NamesWhatIsWrong) {

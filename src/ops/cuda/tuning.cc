@@ -195,11 +195,12 @@ Result<TuningTable> LoadTuningTable(const std::string& path, std::string_view gp
   return table;
 }
 
-std::vector<DecodeTuning> DecodeCandidates(int32_t kernel_blocks_per_sm) {
+std::vector<DecodeTuning> DecodeCandidates(int32_t kernel_blocks_per_sm, bool second_kernel) {
   std::vector<DecodeTuning> candidates = {{}};
   for (int32_t parts = 1; parts <= 2 * kernel_blocks_per_sm; ++parts) {
     if (parts != kernel_blocks_per_sm) candidates.push_back({.parts_per_sm = parts});
   }
+  if (!second_kernel) return candidates;
   for (const int32_t partials : {4, 8, 32, 64}) {
     candidates.push_back({.warp_merge_partials = partials});
   }

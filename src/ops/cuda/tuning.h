@@ -63,7 +63,8 @@ Result<TuningTable> ParseTuningTable(std::string_view json, std::string_view gpu
 Result<TuningTable> LoadTuningTable(const std::string& path, std::string_view gpu);
 
 // What a search tries: the default first, then one value changed at a time.
-std::vector<DecodeTuning> DecodeCandidates(int32_t kernel_blocks_per_sm);
+// second_kernel: there is one, which merges.
+std::vector<DecodeTuning> DecodeCandidates(int32_t kernel_blocks_per_sm, bool second_kernel);
 std::vector<PrefillTuning> PrefillCandidates(int64_t l2_bytes);
 
 }  // namespace fathom::ops

@@ -109,9 +109,10 @@ TEST(TuningTable, PlansFollowIt) {
 }
 
 TEST(TuningTable, CandidatesStartWithTheDefault) {
-  const auto decode = DecodeCandidates(2);
+  const auto decode = DecodeCandidates(2, true);
   EXPECT_EQ(decode[0], DecodeTuning{});
   for (size_t i = 1; i < decode.size(); ++i) EXPECT_NE(decode[i], DecodeTuning{});
+  EXPECT_LT(DecodeCandidates(2, false).size(), decode.size());
   EXPECT_EQ(PrefillCandidates(int64_t{60} << 20).back().l2_section_bytes, int64_t{60} << 20);
   EXPECT_EQ(PrefillCandidates(0).size(), 1u);
 }

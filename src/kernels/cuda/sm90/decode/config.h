@@ -8,6 +8,7 @@ namespace fathom::kernels::cuda::sm90 {
 
 inline constexpr int kSharedPerSmBytes = 228 * 1024;  // 1 KiB of it reserved by each block
 inline constexpr int kMergeSharedBytes = 6 * 1024;    // left for a block of the merge kernel
+inline constexpr int kPendingMergeBytes = 48;         // of MergeInside: a count, two results
 
 // kDimQk: elements of a key. kDimV: of a value. kRows: query rows (tokens x group) of one block,
 // the N of its wgmma. kLatent: values are the first kDimV elements of the keys (MLA).
@@ -53,7 +54,7 @@ struct DecodeConfig {
 
   static_assert(kDimQk % kColumns == 0 && kDimV % kColumns == 0);
   static_assert(kOwnRows % 8 == 0 && kVBlocks % kGroups == 0);
-  static_assert(kSlots > kTileBlocks && 2 * kSlots * 8 + 48 <= 512);
+  static_assert(kSlots > kTileBlocks && 2 * kSlots * 8 + kPendingMergeBytes <= 512);
 };
 
 }  // namespace fathom::kernels::cuda::sm90

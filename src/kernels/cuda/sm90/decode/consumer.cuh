@@ -52,7 +52,7 @@ class DecodeConsumer {
     bool load_queries = true;
     StartItem();
     while (true) {
-      ptx::KeepUnknown(rehearsal_);
+      if constexpr (Config::kLatent) ptx::KeepUnknown(rehearsal_);
       for (int t = tile; t < end; ++t) Step(t);
       if (rehearsal_ != 0) {
         rehearsal_ = 0;

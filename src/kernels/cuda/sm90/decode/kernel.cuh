@@ -12,7 +12,6 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/sm90/decode/consumer.cuh"
-#include "kernels/cuda/sm90/decode/merge_inside.cuh"
 #include "kernels/cuda/sm90/decode/producer.cuh"
 #include "kernels/cuda/sm90/decode/write_empty.cuh"
 
@@ -36,7 +35,7 @@ __global__ __launch_bounds__(Config::kThreads, Config::kBlocksPerSm) void Decode
   const int lane = static_cast<int>(threadIdx.x % 32);
 
   ptx::WaitForPreviousKernel();
-  ptx::LaunchDependents();  // the merge kernel gets ready meanwhile
+  ptx::LaunchDependents();  // what comes next gets ready meanwhile, as a merge kernel
   const bool producer = warp >= Config::kConsumerThreads / 32;
   if (producer) {
     // First of all, what all else here waits for: every access before the first keys is a miss.

@@ -265,6 +265,8 @@ struct MergeUnit {
 // stretches have kSegmentStretch slots in both cases, so that a row's bits do not depend on which
 // it is. kArchitecture tells the instantiations of libraries for different GPUs apart.
 inline constexpr int kSegmentStretch = 8;
+// The kernel rehearses when it has at most so many blocks: they are there before the results are.
+inline constexpr int kMergeRehearsalBlocks = 256;
 
 template <int kDimV, int kRows, int kWarps, bool kBlockPerUnit, int kArchitecture>
 __global__ __launch_bounds__(kWarps * 32, 3) void DecodeMergeKernel(

@@ -7,16 +7,13 @@
 
 namespace fathom::kernels::cuda::sm90 {
 
-// Shared memory it needs throughout: how many results of the block wait to be merged (a part has at
-// most two, of its first and its last item), and what they are.
-inline constexpr int kPendingMergeBytes = 48;
-
 // For the first kWarps warps of a block, kBarrier being a named barrier of theirs. kColumns: a
 // lane's, of what a warp merges at a time.
 template <int kDimV, int kRows, int kColumns, int kWarps, int kBarrier>
 class MergeInside {
  public:
-  // pending: kPendingMergeBytes of shared memory that begin with zero.
+  // pending: kPendingMergeBytes of shared memory that begin with zero. A part has at most two
+  // results to merge, of its first and its last item.
   __device__ __forceinline__ MergeInside(const DecodeParams& params, uint32_t pending, int row_tile)
       : params_(params),
         pending_(pending),
@@ -66,8 +63,8 @@ class MergeInside {
  private:
   using Unit = MergeUnit<kDimV, kRows, kColumns>;  // a row's columns of one warp
   static constexpr bool kShort = kShortPartials<kDimV, kRows>;
-  // Values a lane asks for at a time. A warp's share is about 16 of them, however many blocks there
-  // are: 64 rows are two units each, 16 rows eight.
+  // Values a lane asks for at a time. With 128 units (64 rows of two, 16 rows of eight) a warp's
+  // share is about 16, however many blocks there are.
   static constexpr int kFew = 16;
   static constexpr int kBatch = 18;
 
@@ -189,7 +186,7 @@ class MergeInside {
       float sum[kColumns] = {};
       RowState state{-INFINITY, 0};
       if (live) {
-        state = MergeSlots<kBatch, 4, kShort>(unit.partials, way * count / ways,
+        state = MergeSlots<kBatch, 2, kShort>(unit.partials, way * count / ways,
                                               (way + 1) * count / ways, lane_, sum);
       }
       if (ways > 1) {

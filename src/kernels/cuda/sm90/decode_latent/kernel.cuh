@@ -573,6 +573,7 @@ class LatentConsumer {
             reinterpret_cast<float2*>(params_.partial_ml)[at] =
                 make_float2(base_[j][i] == kNoBase ? -INFINITY : base_[j][i], sum_[j][i]);
           }
+          static_assert(!kShortPartials<Config::kDimV, Config::kRows>);
           float* out = static_cast<float*>(params_.partial_out) + at * Config::kDimV + column;
 #pragma unroll
           for (int n = 0; n < kOwnGroups * kGroupTiles; ++n) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/decode_params.h"
+#include "kernels/cuda/sm90/decode/config.h"
 
 namespace fathom::kernels::cuda::sm90 {
 
@@ -28,7 +29,8 @@ struct WideConfig {
 
   static constexpr int kQBytes = kTileBlocks * kRows * 128;
   static constexpr int kPBytes = kRows * 128;  // a second P lies over the rotated queries
-  static constexpr int kSmallBytes = kStages * (kFulls + kEmpties) * 8 + 6 * kRows * 4 + 48;
+  static constexpr int kSmallBytes =
+      kStages * (kFulls + kEmpties) * 8 + 6 * kRows * 4 + kPendingMergeBytes;
   static constexpr int kSharedBytes =
       1024 + kStages * kTileBlocks * kBlockBytes + kQBytes + kPBytes + kSmallBytes;
   static_assert(kSharedBytes <= 227 * 1024);

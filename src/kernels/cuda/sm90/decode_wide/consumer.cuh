@@ -480,9 +480,11 @@ class WideConsumer {
   // See kShortPartials. largest: of the row's elements.
   __device__ __forceinline__ void WritePartial(int r, int row, int slot, bool live,
                                                const RowState& state, float largest) const {
-    // Below 2^-46 the power of two stays: the sum must not overflow.
+    // Below 2^-46 the power of two stays: the sum must not overflow. With an infinity finite
+    // elements stay as they are.
     const int exponent = static_cast<int>(__float_as_uint(largest) >> 23);
-    const int shift = largest > 0 ? (exponent < 81 ? 81 : exponent) - 127 - 14 : 0;
+    const bool scaled = largest > 0 && exponent < 255;
+    const int shift = scaled ? (exponent < 81 ? 81 : exponent) - 127 - 14 : 0;
     const float scale = __uint_as_float(static_cast<uint32_t>(127 - shift) << 23);
     const int64_t base = (int64_t{slot} * params_.row_tiles + row_tile_) * kRows + row;
     if (live && group_ == 0 && lane_ % 4 == 0) {

@@ -21,7 +21,7 @@ __global__ __launch_bounds__(WideConfig::kThreads,
   const int lane = static_cast<int>(threadIdx.x % 32);
 
   ptx::WaitForPreviousKernel();
-  ptx::LaunchDependents();  // the merge kernel gets ready meanwhile
+  ptx::LaunchDependents();  // what comes next gets ready meanwhile, as a merge kernel
   if (warp == 0) {
     shared.Initialise(lane);
     if (lane < 2) ptx::TmaPrefetchMap(&maps.plane[lane]);

@@ -22,7 +22,7 @@ inline uint32_t Arrive(uint32_t* word, bool first, int count) {
   simt::Moved();
   return before;
 }
-inline void WaitForArrivals(uint32_t* word, uint32_t before) {
+inline void WaitForArrivals(const uint32_t* word, uint32_t before) {
   simt::WaitUntil("the blocks of a sequence", [=] { return (before ^ GridWord(word)) >> 31 != 0; });
   simt::Acquire(word);
 }
