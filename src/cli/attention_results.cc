@@ -81,7 +81,7 @@ Status LoadAttentionResults(const std::string& path, AttentionResults* results) 
     const json& versions = schema == "fathom.bench.peers/1" ? document
                            : document.contains("peers")     ? document["peers"]
                                                             : json::object();
-    for (const char* name : {"torch", "cudnn"}) {
+    for (const char* name : {"torch", "cudnn", "fa3", "flash_mla"}) {
       const auto found = versions.find(name);
       if (found == versions.end()) continue;
       results->versions[name] = found->is_string() ? found->get<std::string>() : found->dump();
