@@ -7,7 +7,12 @@
 # Checks run beside each other, what is timed runs alone.
 set -u
 out=${1:?usage: gpu_check.sh OUT [minutes]}
-limit=$((${2:-10} * 60))
+minutes=${2:-10}
+if ! [[ $minutes =~ ^[1-9][0-9]{0,2}$ ]]; then
+  echo "gpu_check.sh: $minutes minutes: expected a whole number from 1 to 999" >&2
+  exit 2
+fi
+limit=$((minutes * 60))
 root=$(cd "$(dirname "$0")/.." && pwd)
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
