@@ -561,14 +561,22 @@ TEST(EmulatedDecode, MlaManyHeads) {
            .kv_lengths = {500, 0, 70},
            .num_sms = 9},
           seed);
-    Check({.name = "mla 40 heads, many partial results, a row tile without rows",
+    Check({.name = "mla 40 heads, a row tile without rows",
            .heads = 40,
            .kv_heads = 1,
            .dim_qk = 576,
            .dim_v = 512,
-           .kv_lengths = {64, 1290},
+           .kv_lengths = {64, 500},
            .query_tokens = {2, 1},
-           .num_sms = 42},
+           .num_sms = 12},
+          seed);
+    Check({.name = "mla 50 heads, many partial results",  // as many threads as can be watched
+           .heads = 50,
+           .kv_heads = 1,
+           .dim_qk = 576,
+           .dim_v = 512,
+           .kv_lengths = {1150},
+           .num_sms = 18},
           seed);
     for (const float scale : {1e6f, 1e-6f}) {  // beyond float16
       Check({.name = "mla 64 heads, large or small values",
