@@ -312,6 +312,9 @@ Result<int> Doctor(const DoctorOptions& options) {
       return Err(Code::kInvalidArgument, "--url: {}", page.error().message);
     }
   }
+  if (options.pid < 0) {
+    return Err(Code::kInvalidArgument, "--pid {}: expected the number of a process", options.pid);
+  }
   if (options.pid > 0 && access(fmt::format("/proc/{}", options.pid).c_str(), F_OK) != 0) {
     return Err(Code::kInvalidArgument, "--pid {}: no such process", options.pid);
   }

@@ -204,7 +204,10 @@ TEST_F(FakeNodes, ThreadsThatWorkedAreCountedByNode) {
   EXPECT_EQ(ReadOnce(source),
             (Values{{{kNear, 0}, 1}, {{kFar, 0}, 1}, {{kNear, 1}, 0}, {{kFar, 1}, 0}}));
   std::filesystem::remove_all(root_ + "/proc/77");  // it ended
-  EXPECT_EQ((ReadOnce(source)[{kFar, 0}]), 0);
+  SetThread(77, 77, 12, 50);
+  SetThread(77, 78, 11, 60);  // a new one under an old number: what it used before is not known
+  EXPECT_EQ(ReadOnce(source),
+            (Values{{{kNear, 0}, 0}, {{kFar, 0}, 0}, {{kNear, 1}, 0}, {{kFar, 1}, 0}}));
 }
 
 // A thread that rests is looked at again, and one that ends is forgotten.

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -190,8 +191,15 @@ Result<Timeline> ReadArtifacts(std::span<const std::string> paths,
   Timeline timeline;
   std::vector<std::vector<std::string>> files_of;  // [path]
   std::vector<std::string> all;
+  std::set<std::filesystem::path> taken;  // a folder's file may be named beside it
   for (const std::string& path : paths) {
     FATHOM_ASSIGN_OR_RETURN(std::vector<std::string> files, ExpandPaths({&path, 1}));
+    std::erase_if(files, [&](const std::string& file) {
+      std::error_code error;
+      if (!std::filesystem::is_regular_file(file, error)) return false;
+      const auto where = std::filesystem::canonical(file, error);
+      return !error && !taken.insert(where).second;
+    });
     all.insert(all.end(), files.begin(), files.end());
     files_of.push_back(std::move(files));
   }
@@ -203,6 +211,7 @@ Result<Timeline> ReadArtifacts(std::span<const std::string> paths,
   for (size_t i = 0; i < paths.size(); ++i) {
     const std::string& path = paths[i];
     const std::vector<std::string>& files = files_of[i];
+    if (files.empty()) continue;  // all of it belongs to another argument
     size_t num_read = 0;
     std::optional<Error> damaged;
     for (const std::string& file : files) {

@@ -124,6 +124,17 @@ TEST(Reader, AFolderGivesEachRecordingOnce) {
                                           (folder / "c.json").string()};
   ASSERT_FALSE(ReadArtifacts(twice));
   EXPECT_NE(ReadArtifacts(twice).error().message.find("the same recording as"), std::string::npos);
+  // A folder beside one of its files, or in another one: each file once, in either order.
+  for (const std::vector<std::string>& both :
+       {std::vector{folder.string(), (folder / "c.json").string()},
+        std::vector{(folder / "c.json").string(), folder.string()},
+        std::vector{folder.string(), folder.parent_path().string() + "/" +
+                                         folder.filename().string() + "/../" +
+                                         folder.filename().string()}}) {
+    const Result<Timeline> once = ReadArtifacts(both);
+    ASSERT_TRUE(once) << once.error().message;
+    EXPECT_EQ(once->sources.size(), 2u);
+  }
   const std::vector<std::string> cut = {(folder / "a.sqlite").string()};
   EXPECT_FALSE(ReadArtifacts(cut));
   fs::remove_all(folder);

@@ -63,7 +63,8 @@ Sampled SampledIn(const Timeline& t) {
 void Numa(const RuleContext& context, Findings& findings) {
   const Timeline& t = context.timeline;
   const Thresholds& limits = context.thresholds;
-  const Sampled sampled = SampledIn(t);
+  Sampled sampled = SampledIn(t);
+  if (sampled.loads < limits["numa.min_loads"]) sampled.loads = sampled.remote = 0;
   const std::vector<SignalSeries> pages = FindSignal(t, Signal::kNumaRemote);
   double remote_pages = 0;
   for (const SignalSeries& s : pages) remote_pages += s.Mean();

@@ -20,11 +20,12 @@ std::vector<GpuThreads> FindGpuThreads(const Timeline& timeline) {
   add(Signal::kGpuThreadsFar, &GpuThreads::far);
   std::vector<GpuThreads> list;
   for (auto& [key, threads] : by_gpu) {
-    if (threads.readings() <= 0) continue;
+    if (threads.readings() <= 0 || timeline.sources[key.first].numa_nodes == 1) continue;
     threads.gpu = key.second;
     for (const DeviceInfo& device : timeline.sources[key.first].devices) {
       if (device.id == threads.gpu) threads.node = device.numa_node;
     }
+    if (threads.node < 0) continue;  // far from what cannot be said
     threads.listed = timeline.sources[key.first].threads_listed;
     list.push_back(threads);
   }
