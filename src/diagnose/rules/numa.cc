@@ -64,7 +64,8 @@ void Numa(const RuleContext& context, Findings& findings) {
   const Timeline& t = context.timeline;
   const Thresholds& limits = context.thresholds;
   Sampled sampled = SampledIn(t);
-  if (sampled.loads < limits["numa.min_loads"]) sampled.loads = sampled.remote = 0;
+  const bool few_loads = sampled.loads > 0 && sampled.loads < limits["numa.min_loads"];
+  if (few_loads) sampled.loads = sampled.remote = 0;
   const std::vector<SignalSeries> pages = FindSignal(t, Signal::kNumaRemote);
   double remote_pages = 0;
   for (const SignalSeries& s : pages) remote_pages += s.Mean();
@@ -83,7 +84,9 @@ void Numa(const RuleContext& context, Findings& findings) {
     findings.abstained.push_back({"numa", why});
   }
   const bool decided = !pages.empty() || !threads.empty() || sampled.loads > 0;
-  if (!decided && sampled.cpu == 0) {
+  if (few_loads && !decided) {
+    findings.abstained.push_back({"numa", {"abstain.no_numa_evidence", {}}});
+  } else if (!decided && sampled.cpu == 0) {
     // Nothing is far from anything on a machine of one node.
     if (nodes != 1) findings.abstained.push_back({"numa", {"abstain.no_numa_evidence", {}}});
     return;

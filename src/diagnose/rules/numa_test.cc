@@ -12,11 +12,11 @@ namespace fathom::diagnose {
 namespace {
 
 TEST(Numa, FromSampledLoadsAndStacks) {
-  const auto run = [](MemoryLevel level, const char* symbol) {
+  const auto run = [](MemoryLevel level, const char* symbol, int samples = 100) {
     Timeline t;
     const SourceId source = t.AddSource("perf.txt", "perf");
     const uint32_t node = t.AddStackNode(kNone, t.strings.Intern(symbol), 0);
-    for (int i = 0; i < 100; ++i) {
+    for (int i = 0; i < samples; ++i) {
       StackSample sample;
       sample.stack = node;
       sample.source = source;
@@ -31,6 +31,8 @@ TEST(Numa, FromSampledLoadsAndStacks) {
   EXPECT_EQ(Find(run(MemoryLevel::kLocalRam, "f"), "numa"), nullptr);
   EXPECT_NE(Find(run(MemoryLevel::kUnknown, "do_numa_page"), "numa"), nullptr);
   EXPECT_TRUE(Abstained(run(MemoryLevel::kUnknown, "f"), "numa"));  // a plain stack cannot tell
+  EXPECT_EQ(Find(run(MemoryLevel::kRemoteRam, "f", 3), "numa"), nullptr);
+  EXPECT_TRUE(Abstained(run(MemoryLevel::kRemoteRam, "f", 3), "numa"));
 }
 
 TEST(Numa, FromC2c) {
