@@ -1,5 +1,6 @@
 #include "diagnose/scrub.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sqlite3.h>
@@ -8,6 +9,8 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <string>
+#include <utility>
 
 #include "diagnose/test_util.h"
 
@@ -260,10 +263,81 @@ TEST_F(Scrub, SettingsOfServers) {
   ExpectNothingLeft(clean);
   EXPECT_THAT(clean, testing::HasSubstr("api_key='[removed]', admin_api_key=\"[removed]\", "
                                         "api_key=None"));
-  EXPECT_THAT(clean, testing::HasSubstr("{'api_key': ['[removed]'], 'model': '/path/"));
+  EXPECT_THAT(clean,
+              testing::HasSubstr("{'api_key': ['[removed]', '[removed]'], 'model': '/path/"));
   EXPECT_THAT(clean, testing::HasSubstr("'hf_token': '[removed]', 'port': 8000}"));
   EXPECT_THAT(clean, testing::HasSubstr("tp_size=8, dp_size=1)"));
   EXPECT_THAT(clean, testing::Not(testing::HasSubstr("corp")));
+}
+
+// Each form in which programs and shells print a credential, and what is left of it.
+TEST_F(Scrub, CredentialsInEveryForm) {
+  constexpr std::pair<const char*, const char*> kForms[] = {
+      {"launch --api-key hunter2 --port 80", "launch --api-key [removed] --port 80"},
+      {"launch --admin-api-key=hunter2 -v", "launch --admin-api-key=[removed] -v"},
+      {"['--api-key', 'hunter2', '--port']", "['--api-key', '[removed]', '--port']"},
+      {R"(env {\"api_key\": \"hunter2\", \"a\": 1})",
+       R"(env {\"api_key\": \"[removed]\", \"a\": 1})"},
+      {R"({\"hf_token\": \"a\\\"hunter2\"})", R"({\"hf_token\": \"[removed]\"})"},
+      {R"({\\\"hf_token\\\": \\\"hunter2\\\"})", R"({\\\"hf_token\\\": \\\"[removed]\\\"})"},
+      {"'x-api-key': 'hunter2'", "'x-api-key': '[removed]'"},
+      {R"("api-key": "hunter2")", R"("api-key": "[removed]")"},
+      {"apiKey='hunter2', a", "apiKey='[removed]', a"},
+      {"'API_KEY': 'hunter2'", "'API_KEY': '[removed]'"},
+      {"token='hunter2', a", "token='[removed]', a"},
+      {"huggingface_token='hunter2'", "huggingface_token='[removed]'"},
+      {"api_token='hunter2'", "api_token='[removed]'"},
+      {"aws_secret_access_key='hunter2'", "aws_secret_access_key='[removed]'"},
+      {"secret='hunter2'", "secret='[removed]'"},
+      {"private_key='hunter2'", "private_key='[removed]'"},
+      {"api_key=hunter2, tp=8", "api_key=[removed], tp=8"},
+      {"api_key=('hunter2', 'hunter2b')", "api_key=('[removed]', '[removed]')"},
+      {"api_key=[None, 'hunter2']", "api_key=[None, '[removed]']"},
+      {"api_key=b'hunter2', a", "api_key=b'[removed]', a"},
+      {"api_key=SecretStr('hunter2'), a", "api_key=SecretStr('[removed]'), a"},
+      {"api_key='hunt\\'hunter2', a", "api_key='[removed]', a"},
+      {"Authorization: Basic hunter2", "Authorization: Basic [removed]"},
+      {"'Authorization': 'Basic hunter2'", "'Authorization': '[removed]'"},
+      {R"({"password": 4711, "a": 1})", R"({"password": 0, "a": 1})"},
+  };
+  constexpr const char* kLine = "[2025-08-18 02:44:11] max_total_num_tokens=10, context_len=4\n";
+  for (const auto& [form, left] : kForms) {
+    const std::string clean = Clean(fmt::format("{}{}\n", kLine, form));
+    EXPECT_EQ(clean, fmt::format("{}{}\n", kLine, left)) << form;
+    EXPECT_EQ(Clean(clean), clean) << form;
+  }
+  // Counts, tokens that text is made of, keys of tables, code and settings that are off.
+  for (const char* kept :
+       {"#new-token: 12, #cached-token: 0, token usage: 0.5", "max_tokens=16, num_tokens: 5",
+        R"("token_ids": [1, 2, 3], "eos_token": "</s>", "per_token": 1.5e-05)",
+        R"({"key": "layer", "cache_key": "abc", "sort_key": 3, "token": 4})",
+        "cub::SortKey::Run, at token == x", "mean latency per token: 12.3ms",
+        "api_key=None, hf_token=null, token=True", "--api-key --port 80",
+        "missing_keys: ['a.weight'], tokenizer='auto'"}) {
+    const std::string text = fmt::format("{}{}\n", kLine, kept);
+    EXPECT_EQ(Clean(text), text);
+  }
+}
+
+TEST_F(Scrub, HostsInEveryForm) {
+  constexpr const char* kLine = "[2025-08-18 02:44:11] max_total_num_tokens=10, context_len=4\n";
+  for (const char* form :
+       {"'hostname': ['yak9.corp','zebra-host']", "nccl_init_addr='zebra-host:5000'",
+        "launch --dist-init-addr zebra-host:5000 -v", "master_addr=zebra-host, node_rank=0",
+        "MASTER_ADDR=zebra-host", "dist_init_addr='tcp://zebra-host:5000'",
+        R"({\"hostname\": \"zebra-host\"})"}) {
+    const std::string clean = Clean(fmt::format("{}{}\nzebra-host is up\n", kLine, form));
+    ExpectNothingLeft(clean);
+    EXPECT_THAT(clean, testing::HasSubstr(" is up")) << form;
+    EXPECT_THAT(clean, testing::Not(testing::HasSubstr("zebra"))) << form;
+    EXPECT_THAT(clean, testing::Not(testing::HasSubstr("yak9"))) << form;
+    // A second scrub meets the stand-ins of the first.
+    EXPECT_EQ(Clean(clean), clean) << form;
+  }
+  for (const char* kept : {"node: starting, instance = ready", "master_addr=None"}) {
+    const std::string text = fmt::format("{}{}\nNone is starting and ready\n", kLine, kept);
+    EXPECT_EQ(Clean(text), text);
+  }
 }
 
 }  // namespace

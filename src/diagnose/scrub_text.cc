@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string>
+#include <vector>
 
 #include "base/strings.h"
 
@@ -48,9 +50,9 @@ constexpr std::string_view kCommonNames[] = {
     "default", "bin",       "lib",    "src",    "app",    "tmp",    "none",   "main",    "node",
     "gpu",     "localhost", "pip",    "conda",  "docker", "debian", "shared", "jovyan"};
 
-// Keys and labels whose value is a name of a place: "hostname": "x", hostname="x".
+// Keys and labels whose value is a name of a place, as Folded writes them: "hostname": "x",
+// hostname="x".
 constexpr std::string_view kHostKeys[] = {"hostname",
-                                          "Hostname",
                                           "host",
                                           "host.name",
                                           "nodename",
@@ -65,11 +67,14 @@ constexpr std::string_view kHostKeys[] = {"hostname",
                                           "exported_namespace",
                                           "server.address",
                                           "dist_init_addr",
+                                          "nccl_init_addr",
                                           "master_addr",
                                           "data_parallel_address",
                                           "k8s.pod.name",
                                           "k8s.node.name",
                                           "service.instance.id"};
+// Those of them whose value is a name without quotes too; "node: 3" and "host: down" are text.
+constexpr std::string_view kBareHostKeys[] = {"hostname", "_addr", "_address"};
 constexpr std::string_view kUserKeys[] = {"user", "username", "user.name", "enduser.id"};
 // What a client said: "prompt": "...", prompt: '...'.
 constexpr std::string_view kPromptKeys[] = {"prompt",
@@ -93,10 +98,22 @@ constexpr std::string_view kKnownVariables[] = {"NCCL_",   "CUDA_",   "TORCH", "
 constexpr std::string_view kCredentialWords[] = {
     "TOKEN", "SECRET", "PASSWORD", "PASSWD", "_KEY", "CREDENTIAL", "APIKEY", "COOKIE", "AUTH"};
 
-// Ends of the names of settings whose value is one: api_key='x', "admin_api_key": ["x", "y"].
-constexpr std::string_view kCredentialKeys[] = {"api_key",    "apikey",     "api_keys",
-                                                "hf_token",   "password",   "access_token",
-                                                "auth_token", "secret_key", "client_secret"};
+// Ends of the names of settings whose value is one, as Folded writes them: api_key='x',
+// "x-api-key": ["x", "y"], --hf-token x.
+constexpr std::string_view kCredentialKeys[] = {
+    "_key",    "apikey",   "secretkey", "accesskey",  "privatekey",    "token",
+    "secret",  "password", "passwd",    "passphrase", "authorization", "api_keys",
+    "apikeys", "secrets",  "passwords", "api_tokens", "auth_tokens",   "access_tokens"};
+// Keys of tables, and tokens that text is made of: what ends like this is no credential.
+constexpr std::string_view kOrdinaryKeys[] = {
+    "cache_key",   "hash_key",     "sort_key",     "group_key",    "lookup_key",  "primary_key",
+    "routing_key", "dispatch_key", "prefix_key",   "query_key",    "bos_token",   "eos_token",
+    "pad_token",   "unk_token",    "sep_token",    "cls_token",    "mask_token",  "stop_token",
+    "start_token", "end_token",    "think_token",  "image_token",  "video_token", "audio_token",
+    "new_token",   "next_token",   "output_token", "prompt_token", "input_token", "first_token",
+    "per_token",   "draft_token",  "bonus_token",  "special_token"};
+constexpr std::string_view kLiterals[] = {"None", "none", "null", "True", "true", "False", "false"};
+constexpr std::string_view kRemoved = "[removed]";
 
 template <size_t N>
 bool IsOneOf(std::string_view text, const std::string_view (&list)[N]) {
@@ -107,58 +124,147 @@ bool StartsWithOneOf(std::string_view text, const std::string_view (&list)[N]) {
   return std::any_of(std::begin(list), std::end(list),
                      [&](std::string_view prefix) { return text.starts_with(prefix); });
 }
+template <size_t N>
+bool EndsWithOneOf(std::string_view text, const std::string_view (&list)[N]) {
+  return std::any_of(std::begin(list), std::end(list),
+                     [&](std::string_view ending) { return text.ends_with(ending); });
+}
 
-// Where the string that opens at `at` (on its quote) closes; npos when it does not.
-size_t StringEnd(std::string_view text, size_t at) {
+// Keys are written --api-key, api_key, API_KEY: one spelling of the end that tells them apart.
+std::string Folded(std::string_view key) {
+  constexpr size_t kLongest = 40;
+  std::string folded(key.substr(key.size() - std::min(key.size(), kLongest)));
+  for (char& c : folded) {
+    if (c == '-') c = '_';
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return folded;
+}
+
+// Backslashes in front of the quote at `at`; npos where no quote stands behind them.
+size_t EscapesOfQuote(std::string_view text, size_t at) {
+  const size_t quote = text.find_first_not_of('\\', at);
+  if (quote == npos || (text[quote] != '"' && text[quote] != '\'')) return npos;
+  return quote - at;
+}
+
+// Where the string that opens at `at` (on its quote, behind `escapes` backslashes) closes: on its
+// quote or the backslashes before it; npos when it does not. JSON in JSON: in \"a\\\"b\" each level
+// of strings doubles the backslashes and adds one in front of a quote.
+size_t StringEnd(std::string_view text, size_t at, size_t escapes) {
   const char quote = text[at];
+  size_t backslashes = 0;
   for (size_t i = at + 1; i < text.size(); ++i) {
     if (text[i] == '\\') {
-      ++i;
-    } else if (text[i] == quote) {
-      return i;
+      ++backslashes;
+      continue;
     }
+    if (text[i] == quote) {
+      size_t left = backslashes;
+      size_t levels = escapes;
+      while (left % 2 == 1 && levels > 0) {
+        left /= 2;
+        levels /= 2;
+      }
+      if (left % 2 == 0) return i - std::min(escapes, backslashes);
+    }
+    backslashes = 0;
   }
   return npos;
 }
 
-// If a string value belongs to the key that ends before `at`, its range: `"key" : "value"`,
-// `key="value"`, `key: 'value'`, `key: ['value', …]`, or OTLP's
-// `"key","value":{"stringValue":"value"}`.
-struct Range {
-  size_t begin = npos;
-  size_t end = npos;
-  bool found() const { return begin != npos; }
+// A value behind a key, without its quotes.
+struct Value {
+  size_t begin = 0;
+  size_t end = 0;
+  bool quoted = false;
+  bool listed = false;  // one of several
 };
-Range ValueBehind(std::string_view text, size_t at) {
-  size_t i = at;
-  if (i < text.size() && (text[i] == '"' || text[i] == '\'')) ++i;
-  i = std::min(text.find_first_not_of(" \t\r\n", i), text.size());
-  if (i >= text.size()) return {};
-  if (text[i] == ',') {
-    const std::string_view rest = text.substr(i, 160);
-    const size_t key = rest.find("\"stringValue\"");
-    if (key == npos || rest.find("\"value\"") > key) return {};
-    i += key + std::string_view("\"stringValue\"").size();
-    i = std::min(text.find_first_not_of(" \t\r\n", i), text.size());
-    if (i >= text.size()) return {};
-  }
-  if (text[i] != ':' && text[i] != '=') return {};
-  i = std::min(text.find_first_not_of(" \t\r\n", i + 1), text.size());
-  // Of a list its strings from the first to the last.
-  const bool list = i < text.size() && text[i] == '[';
-  if (list) i = std::min(text.find_first_not_of(" \t\r\n", i + 1), text.size());
-  if (i >= text.size() || (text[i] != '"' && text[i] != '\'')) return {};
-  const size_t begin = i + 1;
-  size_t end = StringEnd(text, i);
-  while (list && end != npos) {
-    i = std::min(text.find_first_not_of(", \t\r\n", end + 1), text.size());
-    if (i >= text.size() || (text[i] != '"' && text[i] != '\'')) break;
-    end = StringEnd(text, i);
-  }
-  return {begin, end == npos ? text.size() : end};
+
+bool IsSpace(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
+bool IsBlank(char c) { return c == ' ' || c == '\t'; }
+size_t SkipTo(std::string_view text, size_t at, bool (*skip)(char)) {
+  return at + RunOf(text, std::min(at, text.size()), skip);
 }
 
-// The key that ends at `end` (exclusive): a run of name bytes.
+// Behind what stands between a key that ends before `at` and its value: `key=`, `"key" : `, OTLP's
+// `"key","value":{"stringValue":`, and behind an option also ` ` or `', `. npos where none does.
+size_t BehindSeparator(std::string_view text, size_t at, bool option) {
+  size_t i = at;
+  const size_t escapes = EscapesOfQuote(text, i);
+  if (escapes != npos) i += escapes + 1;
+  const size_t behind_key = i;
+  i = SkipTo(text, i, IsSpace);
+  if (i >= text.size()) return npos;
+  if (option && text[i] != '=' && text[i] != ':') {
+    if (escapes == npos) return i > behind_key && IsBlank(text[i - 1]) ? i : npos;
+    if (text[i] == ',') return SkipTo(text, i + 1, IsSpace);
+  }
+  if (text[i] == ',') {
+    constexpr std::string_view kString = "\"stringValue\"";
+    const std::string_view rest = text.substr(i, 160);
+    const size_t key = rest.find(kString);
+    if (key == npos || rest.find("\"value\"") > key) return npos;
+    i = SkipTo(text, i + key + kString.size(), IsSpace);
+    if (i >= text.size()) return npos;
+  }
+  if (text[i] != ':' && text[i] != '=') return npos;
+  // "Key::type", "token == x" are code.
+  if (i + 1 < text.size() && text[i + 1] == text[i]) return npos;
+  return SkipTo(text, i + 1, IsSpace);
+}
+
+// The values of the key that ends before `at`: of `key="value"`, `key: ['value', None, …]`,
+// `key=("value", …)`, `key=b'value'`, `key=SecretStr('value')`, `\"key\": \"value\"`; with `bare`
+// also of `key=value` on one line. An option (a key behind "--") may have only a space behind it.
+std::vector<Value> ValuesBehind(std::string_view text, size_t at, bool bare, bool option) {
+  std::vector<Value> values;
+  size_t i = BehindSeparator(text, at, option);
+  if (i == npos) return values;
+  if (text.substr(at, i - at).find('\n') != npos) bare = false;
+  int depth = 0;
+  while (i < text.size() && !StartsAt(text, i, kRemoved)) {
+    const size_t word = RunOf(text, i, IsWord);
+    const size_t behind_word = i + word;
+    if (behind_word < text.size() &&
+        (text[behind_word] == '(' || EscapesOfQuote(text, behind_word) != npos)) {
+      i = behind_word;  // SecretStr(…, b'…'
+    }
+    if (text[i] == '[' || text[i] == '(') {
+      ++depth;
+      i = SkipTo(text, i + 1, IsSpace);
+      continue;
+    }
+    if (const size_t escapes = EscapesOfQuote(text, i); escapes != npos) {
+      const size_t quote = i + escapes;
+      const size_t end = StringEnd(text, quote, escapes);
+      values.push_back({quote + 1, std::min(end, text.size()), true, depth > 0});
+      if (end == npos) break;
+      i = end + escapes + 1;
+    } else {
+      const std::string_view stops = option ? " \t\r\n\"'\\" : " \t\r\n\"'\\,;()[]{}";
+      const size_t end = std::min(text.find_first_of(stops, i), text.size());
+      if (end == i || StartsAt(text, i, "--")) break;
+      if (bare) {
+        values.push_back({i, end, false, depth > 0});
+      } else if (depth == 0) {
+        break;
+      }
+      i = end;
+    }
+    for (; depth > 0 && i < text.size(); ++i) {
+      if (text[i] == ']' || text[i] == ')') {
+        --depth;
+      } else if (text[i] != ',' && !IsSpace(text[i])) {
+        break;
+      }
+    }
+    if (depth == 0) break;
+  }
+  return values;
+}
+
+// The key that starts at `at`: a run of name bytes.
 std::string_view KeyAt(std::string_view text, size_t at) {
   return text.substr(at, RunOf(text, at, IsNameByte));
 }
@@ -181,8 +287,25 @@ bool IsSystemPath(std::string_view path) {
   return StartsWithOneOf(path, kSystemRoots);
 }
 
+// "host-1": what an earlier scrub has written.
+bool IsStandIn(std::string_view name) {
+  if (!name.starts_with("host-") && !name.starts_with("user-")) return false;
+  return name.size() > 5 && RunOf(name, 5, IsDigit) == name.size() - 5;
+}
+
+// "--key"
+bool IsOption(std::string_view text, size_t at) {
+  return at >= 2 && text[at - 1] == '-' && text[at - 2] == '-';
+}
+
 bool IsNumber(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789.xX-+") == npos;
+}
+
+// Bytes of the number at the front: all of "1.5e-05", all but the unit of "0.5ms".
+size_t NumberLength(std::string_view text) {
+  if (text.empty() || IsAlpha(text[0])) return 0;
+  return std::min(text.find_first_not_of("0123456789.eE-+"), text.size());
 }
 
 }  // namespace
@@ -196,7 +319,9 @@ std::string_view SecretName(Secret secret) {
 }
 
 void TextScrubber::LearnName(Secret kind, std::string_view name) {
-  // One letter or number is no name; the port of "host:9400" is none either.
+  // One letter or number is no name; the "tcp://" and the port of "tcp://host:9400" are none
+  // either.
+  if (const size_t scheme = name.find("://"); scheme != npos) name.remove_prefix(scheme + 3);
   name = name.substr(0, name.find(':'));
   if (name.size() < 2 || IsNumber(name) || IsOneOf(name, kCommonNames)) return;
   if (RunOf(name, 0, IsNameByte) != name.size()) return;
@@ -213,13 +338,22 @@ void TextScrubber::Learn(std::string_view text) {
   for (size_t at = 0; at < text.size(); ++at) {
     if (!AtWordStart(text, at) || !IsAlpha(text[at])) continue;
     const std::string_view key = KeyAt(text, at);
-    const bool host = IsOneOf(key, kHostKeys);
-    if (host || IsOneOf(key, kUserKeys)) {
-      const Range value = ValueBehind(text, at + key.size());
-      if (value.found()) {
-        LearnName(host ? Secret::kHost : Secret::kUser,
-                  text.substr(value.begin, value.end - value.begin));
-      } else if (StartsAt(text, at + key.size(), " : ")) {
+    const std::string folded = Folded(key);
+    const bool host = IsOneOf(std::string_view(folded), kHostKeys);
+    if (host || IsOneOf(std::string_view(folded), kUserKeys)) {
+      const bool option = IsOption(text, at);
+      const bool bare = option || EndsWithOneOf(folded, kBareHostKeys);
+      const std::vector<Value> values = ValuesBehind(text, at + key.size(), bare, option);
+      for (const Value& value : values) {
+        const std::string_view name = text.substr(value.begin, value.end - value.begin);
+        if (!value.quoted && IsOneOf(name, kLiterals)) continue;
+        LearnName(host ? Secret::kHost : Secret::kUser, name);
+      }
+      if (!values.empty()) {
+        at += key.size() - 1;
+        continue;
+      }
+      if (StartsAt(text, at + key.size(), " : ")) {
         // perf's header: "# hostname : node-01"
         const size_t begin = at + key.size() + 3;
         LearnName(Secret::kHost, text.substr(begin, RunOf(text, begin, IsNameByte)));
@@ -296,25 +430,45 @@ size_t TextScrubber::ApplyPrompt(std::string_view text, size_t at, std::string& 
   if (!IsAlpha(text[at])) return 0;
   const std::string_view key = KeyAt(text, at);
   if (!IsOneOf(key, kPromptKeys)) return 0;
-  const Range value = ValueBehind(text, at + key.size());
-  if (!value.found() || value.begin == value.end) return 0;
-  out += text.substr(at, value.begin - at);
-  Replace(Secret::kPrompt, "[removed]", out);
-  return value.end - at;
+  size_t taken = at;
+  for (const Value& value : ValuesBehind(text, at + key.size(), /*bare=*/false, /*option=*/false)) {
+    if (value.begin == value.end) continue;
+    out += text.substr(taken, value.begin - taken);
+    Replace(Secret::kPrompt, kRemoved, out);
+    taken = value.end;
+  }
+  return taken - at;
 }
 
 size_t TextScrubber::ApplyKeyedCredential(std::string_view text, size_t at, std::string& out) {
   if (!IsAlpha(text[at])) return 0;
   const std::string_view key = KeyAt(text, at);
-  if (!std::any_of(std::begin(kCredentialKeys), std::end(kCredentialKeys),
-                   [&](std::string_view end) { return key.ends_with(end); })) {
-    return 0;
+  const std::string folded = Folded(key);
+  if (!EndsWithOneOf(folded, kCredentialKeys) || EndsWithOneOf(folded, kOrdinaryKeys)) return 0;
+  size_t taken = at;
+  for (Value value : ValuesBehind(text, at + key.size(), /*bare=*/true, IsOption(text, at))) {
+    std::string_view old = text.substr(value.begin, value.end - value.begin);
+    std::string_view stand_in = kRemoved;
+    if (!value.quoted) {
+      if (IsOneOf(old, kLiterals)) continue;
+      // "#new-token: 12" and "per token: 0.5ms" are counts; a number stays one, so that JSON stays
+      // JSON.
+      const size_t number = NumberLength(old);
+      const bool count = number > 0 && old.size() - number <= 2 && folded.ends_with("token");
+      if (count || (value.listed && number == old.size())) continue;
+      if (number == old.size()) stand_in = "0";
+      // "Authorization: Basic dXNlcjpw": behind the scheme.
+      if (folded.ends_with("authorization") && StartsAt(text, value.end, " ")) {
+        value.begin = value.end + 1;
+        value.end = std::min(text.find_first_of(" \t\r\n\"',\\", value.begin), text.size());
+      }
+    }
+    if (value.begin == value.end) continue;
+    out += text.substr(taken, value.begin - taken);
+    Replace(Secret::kCredential, stand_in, out);
+    taken = value.end;
   }
-  const Range value = ValueBehind(text, at + key.size());
-  if (!value.found() || value.begin == value.end) return 0;
-  out += text.substr(at, value.begin - at);
-  Replace(Secret::kCredential, "[removed]", out);
-  return value.end - at;
+  return taken - at;
 }
 
 size_t TextScrubber::ApplyUrl(std::string_view text, size_t at, std::string& out) {
@@ -402,7 +556,7 @@ size_t TextScrubber::ApplyAssignment(std::string_view text, size_t at, std::stri
   const std::string_view name = text.substr(at, end - at);
   size_t value_end = end + 1;
   if (value_end < text.size() && (text[value_end] == '"' || text[value_end] == '\'')) {
-    value_end = std::min(StringEnd(text, value_end), text.size());
+    value_end = std::min(StringEnd(text, value_end, 0), text.size());
   } else {
     value_end = std::min(text.find_first_of(" \t\r\n\"',;)]}", value_end), text.size());
   }
@@ -410,7 +564,7 @@ size_t TextScrubber::ApplyAssignment(std::string_view text, size_t at, std::stri
   const bool credential =
       std::any_of(std::begin(kCredentialWords), std::end(kCredentialWords),
                   [&](std::string_view word) { return name.find(word) != npos; });
-  if (value.empty() ||
+  if (value.empty() || StartsAt(text, end + 1, kRemoved) ||
       (!credential && (IsNumber(value) || StartsWithOneOf(name, kKnownVariables)))) {
     return 0;
   }
@@ -579,7 +733,8 @@ std::string_view TextScrubber::FindLearned(std::string_view text) const {
     const bool start = AtWordStart(text, at) || text[at - 1] == '_';
     if (!start || !IsWord(text[at])) continue;
     const auto name = FindName(text, at);
-    if (name != names_.end() && name->first.size() >= kCheckedLength) return name->first;
+    if (name == names_.end() || name->first.size() < kCheckedLength) continue;
+    if (!IsStandIn(name->first)) return name->first;
   }
   return {};
 }

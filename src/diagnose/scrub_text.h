@@ -18,7 +18,7 @@ enum class Secret : uint8_t {
   kUser,         // names behind /home/, mail addresses -> user-1
   kAddress,      // IPv4, IPv6, MAC -> 0.0.0.1, ::1, 00:00:00:00:00:01
   kId,           // UUIDs and long hexadecimal ids -> the same shape, counted
-  kCredential,   // tokens of known shapes, values of *_TOKEN, *_KEY, ... -> [removed]
+  kCredential,   // tokens of known shapes, values of *_TOKEN, api-key, ... -> [removed]
   kEnvironment,  // NAME=value of unknown variables -> NAME=[removed]
   kPrompt,       // text that a client sent or got -> [removed]
 };
@@ -37,8 +37,8 @@ class TextScrubber {
 
   // How many places of each kind Apply has replaced.
   const std::array<uint64_t, kNumSecrets>& replaced() const { return replaced_; }
-  // A learned name (of four letters or more) that `text` still holds as a word, "" when there is
-  // none.
+  // A learned name (of four letters or more, and no stand-in itself) that `text` still holds as a
+  // word, "" when there is none.
   std::string_view FindLearned(std::string_view text) const;
   size_t num_learned() const { return names_.size(); }
 
