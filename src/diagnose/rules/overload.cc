@@ -52,45 +52,56 @@ Missed MissedIn(const std::vector<std::pair<double, double>>& counts, double obj
 struct Burn {
   Missed fast, slow;
   int64_t fast_ns = 0, slow_ns = 0;  // the windows' real lengths
+  int64_t ago_ns = 0;                // from their end to the recording's
   HistogramQuantile p99;             // of the fast window
   double rate = 0;                   // of the slower burning window
 };
 
-// The worst moment between two starts of the server, scrapes [first, last]: both windows end there
-// and are whole, and the one that burns slower decides. What is shorter than the slow window is its
-// own. Nothing when no fast window has enough observations.
-void WorstBurn(const LatencyHistogram& h, size_t first, size_t last, double objective_s,
-               const Thresholds& limits, std::optional<Burn>& worst) {
+struct Burns {
+  std::optional<Burn> worst;
+  std::optional<Burn> at_end;  // of the windows that end with the recording
+};
+
+// The moments of scrapes [first, last], which go on from each other: both windows end there, and
+// the one that burns slower decides. What is shorter than the slow window is its own. A window that
+// the distance of the scrapes makes longer than twice its length is another one: not judged.
+void AddBurns(const LatencyHistogram& h, size_t first, size_t last, double objective_s,
+              const Thresholds& limits, Burns& burns) {
   const int64_t fast = Ns(limits["overload.fast_window_s"]);
   const int64_t slow = std::min(Ns(limits["overload.slow_window_s"]), h.t_ns[last] - h.t_ns[first]);
+  const auto fits = [](int64_t found, int64_t window) {
+    return found >= window && found <= 2 * window;
+  };
   size_t fast_begin = first;  // the last scrape that is a whole window away
   size_t slow_begin = first;
   for (size_t end = first + 1; end <= last; ++end) {
     while (fast_begin + 1 < end && h.t_ns[end] - h.t_ns[fast_begin + 1] >= fast) ++fast_begin;
     while (slow_begin + 1 < end && h.t_ns[end] - h.t_ns[slow_begin + 1] >= slow) ++slow_begin;
     Burn burn{.fast_ns = h.t_ns[end] - h.t_ns[fast_begin],
-              .slow_ns = h.t_ns[end] - h.t_ns[slow_begin]};
-    if (burn.fast_ns < fast || burn.slow_ns < slow) continue;
+              .slow_ns = h.t_ns[end] - h.t_ns[slow_begin],
+              .ago_ns = h.t_ns.back() - h.t_ns[end]};
+    if (!fits(burn.fast_ns, fast) || !fits(burn.slow_ns, slow)) continue;
     const auto counts = h.Between(fast_begin, end);
     burn.fast = MissedIn(counts, objective_s);
     if (burn.fast.total < limits["overload.min_requests"]) continue;
     burn.slow = MissedIn(h.Between(slow_begin, end), objective_s);
     burn.p99 = QuantileOf(counts, 0.99);
     burn.rate = std::min(burn.fast.share(), burn.slow.share()) / (1 - limits["overload.objective"]);
-    if (!worst || burn.rate > worst->rate) worst = burn;
+    if (!burns.worst || burn.rate > burns.worst->rate) burns.worst = burn;
+    if (burn.ago_ns == 0) burns.at_end = burn;
   }
 }
 
-std::optional<Burn> WorstBurn(const LatencyHistogram& h, double objective_s,
-                              const Thresholds& limits) {
-  std::optional<Burn> worst;
+// No worst moment when no fast window has enough observations.
+Burns BurnsOf(const LatencyHistogram& h, double objective_s, const Thresholds& limits) {
+  Burns burns;
   for (size_t first = 0; first < h.size();) {
     size_t last = first;
-    while (last + 1 < h.size() && h.GoesOn(last + 1)) ++last;
-    WorstBurn(h, first, last, objective_s, limits, worst);
+    while (last + 1 < h.size() && !h.begins[last + 1]) ++last;
+    AddBurns(h, first, last, objective_s, limits, burns);
     first = last + 1;
   }
-  return worst;
+  return burns;
 }
 
 std::string BucketOf(const HistogramQuantile& q) {
@@ -222,30 +233,39 @@ bool JudgeLatency(const RuleContext& context, const Objective& objective, Findin
   const double slo_s = limits[objective.limit];
   bool judged = false;
   for (const LatencyHistogram& h : FindHistograms(context.timeline, objective.histograms)) {
-    const std::optional<Burn> burn = WorstBurn(h, slo_s, limits);
-    if (!burn) continue;
+    const Burns burns = BurnsOf(h, slo_s, limits);
+    if (!burns.worst) continue;
     judged = true;
-    if (burn->rate < limits["overload.burn_rate"]) continue;
-    finding.severity = Severity::kSevere;
-    // A slow window that the recording cuts short says less of what lasts.
-    const bool whole = burn->slow_ns >= Ns(limits["overload.slow_window_s"]);
-    finding.confidence = whole ? 0.9 : 0.7;
-    finding.evidence.push_back({.text = {"overload.evidence.burn",
-                                         {{"metric", h.name},
-                                          {"slo", Duration(slo_s * 1e9)},
-                                          {"missed", CountOf(burn->fast)},
-                                          {"of", Number(burn->fast.total)},
-                                          {"fast", Duration(static_cast<double>(burn->fast_ns))},
-                                          {"missed_slow", CountOf(burn->slow)},
-                                          {"of_slow", Number(burn->slow.total)},
-                                          {"slow", Duration(static_cast<double>(burn->slow_ns))},
-                                          {"rate", Number(burn->rate)},
-                                          {"p99", BucketOf(burn->p99)}}},
-                                .value = burn->rate,
-                                .unit = "ratio"});
-    if (finding.title.key.empty()) {
-      finding.title = {"overload.title.burn",
-                       {{"metric", std::string(objective.metric)}, {"rate", Number(burn->rate)}}};
+    const double limit = limits["overload.burn_rate"];
+    // What burns still is reported as it is now, what is over by its worst moment.
+    const bool still = burns.at_end && burns.at_end->rate >= limit;
+    const Burn& burn = still ? *burns.at_end : *burns.worst;
+    if (burn.rate < limit) continue;
+    const std::string ago = Duration(static_cast<double>(burn.ago_ns));
+    finding.evidence.push_back(
+        {.text = {still ? "overload.evidence.burn" : "overload.evidence.burned",
+                  {{"metric", h.name},
+                   {"slo", Duration(slo_s * 1e9)},
+                   {"missed", CountOf(burn.fast)},
+                   {"of", Number(burn.fast.total)},
+                   {"fast", Duration(static_cast<double>(burn.fast_ns))},
+                   {"missed_slow", CountOf(burn.slow)},
+                   {"of_slow", Number(burn.slow.total)},
+                   {"slow", Duration(static_cast<double>(burn.slow_ns))},
+                   {"ago", ago},
+                   {"rate", Number(burn.rate)},
+                   {"p99", BucketOf(burn.p99)}}},
+         .value = burn.rate,
+         .unit = "ratio"});
+    // The first one leads, and what burns still before what is over.
+    if (finding.title.key.empty() || (still && finding.severity != Severity::kSevere)) {
+      finding.severity = still ? Severity::kSevere : Severity::kWarn;
+      finding.title = {
+          still ? "overload.title.burn" : "overload.title.burned",
+          {{"metric", std::string(objective.metric)}, {"ago", ago}, {"rate", Number(burn.rate)}}};
+      // A slow window that the recording cuts short says less of what lasts.
+      const bool whole = burn.slow_ns >= Ns(limits["overload.slow_window_s"]);
+      finding.confidence = whole ? 0.9 : 0.7;
     }
     Use(context, "overload.burn_rate", finding);
     Use(context, objective.limit, finding);
@@ -308,8 +328,7 @@ void Overload(const RuleContext& context, Findings& findings) {
   const bool ttft =
       JudgeLatency(context, {{"time_to_first_token"}, "overload.ttft_slo_s", "TTFT"}, finding);
   const bool itl = JudgeLatency(
-      context,
-      {{"inter_token_latency_seconds", "time_per_output_token"}, "overload.itl_slo_s", "ITL"},
+      context, {{"inter_token_latency", "time_per_output_token"}, "overload.itl_slo_s", "ITL"},
       finding);
   const bool queue = JudgeQueue(context, finding);
   const bool preemptions = JudgePreemptions(context, finding);

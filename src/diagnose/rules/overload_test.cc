@@ -25,8 +25,8 @@ struct Page {
 
 constexpr int kStepS = 15;
 
-// A series of scrapes, one every 15 s; `page` makes them by number.
-std::string Scrapes(int count, const std::function<Page(int)>& page) {
+// A series of scrapes, one every `step_s`; `page` makes them by number.
+std::string Scrapes(int count, const std::function<Page(int)>& page, int step_s = kStepS) {
   std::string text;
   for (int i = 0; i < count; ++i) {
     const Page p = page(i);
@@ -39,8 +39,8 @@ std::string Scrapes(int count, const std::function<Page(int)>& page) {
         "vllm:num_requests_waiting {}\n"
         "vllm:kv_cache_usage_perc {}\n"
         "vllm:num_preemptions_total {}\n",
-        1790000000 + i * kStepS, p.within_1s, p.within_5s, p.requests, p.requests, p.waiting,
-        p.usage, p.preemptions);
+        1790000000 + int64_t{i} * step_s, p.within_1s, p.within_5s, p.requests, p.requests,
+        p.waiting, p.usage, p.preemptions);
   }
   return text;
 }
@@ -133,8 +133,62 @@ TEST(Overload, ARestartBeginsAnew) {
     return Page{.requests = 20.0 * n, .within_5s = i < 30 ? 16.0 * n : 20.0 * n, .within_1s = 0};
   };
   const Diagnosis d = Of(Scrapes(60, page));
-  ASSERT_NE(Find(d, "overload"), nullptr);  // before the restart
+  ASSERT_NE(Find(d, "overload"), nullptr);  // before the restart, 30 scrapes before the end
   EXPECT_NEAR(Find(d, "overload")->evidence[0].value, 20, 1e-9);
+  EXPECT_EQ(Find(d, "overload")->severity, Severity::kWarn);
+  EXPECT_EQ(Find(d, "overload")->title.key, "overload.title.burned");
+  EXPECT_NE(FirstEvidence(d).find("which end 450 s before the end"), std::string::npos)
+      << FirstEvidence(d);
+}
+
+// What burned and no longer does is told with its time and is no alarm.
+TEST(Overload, WhatIsOverIsNotSevere) {
+  // 2 hours of a fifth late, then 2 hours of none.
+  const auto page = [](int i) {
+    const int n = std::min(i, 480);
+    return Page{.requests = 20.0 * i, .within_5s = 20.0 * i - 4 * n, .within_1s = 0};
+  };
+  const Diagnosis d = Of(Scrapes(960, page));
+  ASSERT_NE(Find(d, "overload"), nullptr);
+  EXPECT_EQ(Find(d, "overload")->severity, Severity::kWarn);
+  EXPECT_EQ(Find(d, "overload")->title.key, "overload.title.burned");
+  EXPECT_EQ(Find(Of(Scrapes(960, Late(4))), "overload")->title.key, "overload.title.burn");
+}
+
+// Scrapes too far apart show no window of the right length.
+TEST(Overload, LongWindowsAreOthers) {
+  const auto page = [](int i) {
+    return Page{.requests = 200.0 * i, .within_5s = 160.0 * i, .within_1s = 0};
+  };
+  const auto spaced = [&](int step_s) { return Of(Scrapes(30, page, step_s)); };
+  EXPECT_NE(Find(spaced(300), "overload"), nullptr);
+  EXPECT_EQ(Find(spaced(3600), "overload"), nullptr);
+  EXPECT_TRUE(Abstained(spaced(3600), "overload"));
+  EXPECT_TRUE(Abstained(spaced(86400), "overload"));
+}
+
+// Two engines, of which the second one's history has a fifth late and its present none.
+std::string TwoEngines(const std::function<bool(int)>& second) {
+  std::string text;
+  const auto buckets = [&](int engine, double within_5s, double requests) {
+    constexpr const char* kBucket =
+        "vllm:time_to_first_token_seconds_bucket{{engine=\"{}\",le=\"{}\"}} {}\n";
+    text += fmt::format(fmt::runtime(kBucket), engine, "5.0", within_5s);
+    text += fmt::format(fmt::runtime(kBucket), engine, "+Inf", requests);
+  };
+  for (int i = 0; i < 300; ++i) {
+    text += fmt::format("# Time: {}\n", 1790000000 + i * kStepS);
+    buckets(0, 20 * i, 20 * i);
+    if (second(i)) buckets(1, 80000 + 20 * i, 100000 + 20 * i);
+  }
+  return text;
+}
+
+// A label set's history is no traffic of the moment at which it appears.
+TEST(Overload, LabelSetsThatComeAndGoBeginAnew) {
+  EXPECT_EQ(Find(Of(TwoEngines([](int) { return true; })), "overload"), nullptr);
+  EXPECT_EQ(Find(Of(TwoEngines([](int i) { return i >= 270; })), "overload"), nullptr);
+  EXPECT_EQ(Find(Of(TwoEngines([](int i) { return i != 279; })), "overload"), nullptr);
 }
 
 TEST(Overload, WaitsBesideAFullCache) {
@@ -257,6 +311,64 @@ TEST(Histograms, OfAllLabelSetsAreSummedAndCutScrapesLeftOut) {
       "x:time_to_first_token_seconds_bucket{le=\"+Inf\"} 2\n"
       "x:other 1\n");
   EXPECT_EQ(FindHistograms(broken, {"time_to_first_token"}).at(0).size(), 0u);
+}
+
+TEST(Overload, JudgesTheTimeBetweenTokensAndNoMeansOfRequests) {
+  const auto scrapes = [](const std::string& name) {
+    std::string text;
+    for (int i = 0; i < 60; ++i) {
+      text += fmt::format(
+          "# Time: {0}\n{1}_bucket{{le=\"0.2\"}} {2}\n{1}_bucket{{le=\"+Inf\"}} {3}\nx:other 1\n",
+          1790000000 + i * kStepS, name, 16 * i, 20 * i);
+    }
+    return text;
+  };
+  EXPECT_NE(Find(Of(scrapes("vllm:inter_token_latency_seconds")), "overload"), nullptr);
+  EXPECT_NE(Find(Of(scrapes("vllm:time_per_output_token_seconds")), "overload"), nullptr);
+  EXPECT_EQ(Find(Of(scrapes("vllm:request_time_per_output_token_seconds")), "overload"), nullptr);
+}
+
+TEST(Histograms, AreInSecondsByTheirNames) {
+  const auto found = [](const std::string& name) {
+    const Timeline t = ReadText("# Time: 100\n" + name + "_bucket{le=\"1\"} 1\n" + name +
+                                "_bucket{le=\"+Inf\"} 2\nx:other 1\n");
+    return FindHistograms(t, {"time_to_first_token", "time_per_output_token"}).size();
+  };
+  EXPECT_EQ(found("vllm:time_to_first_token_seconds"), 1u);
+  EXPECT_EQ(found("gen_ai_server_time_to_first_token"), 1u);
+  EXPECT_EQ(found("vllm:time_per_output_token_seconds"), 1u);
+  EXPECT_EQ(found("x_time_to_first_token_ms"), 0u);
+  EXPECT_EQ(found("x_time_to_first_token"), 0u);
+  EXPECT_EQ(found("vllm:request_time_per_output_token_seconds"), 0u);
+}
+
+TEST(Histograms, BoundsAreReadFromTheirOwnKey) {
+  const auto labels = SplitBucketLabels("a=\"x\",le=\"0.5\",role=\"decode\"");
+  ASSERT_TRUE(labels);
+  EXPECT_EQ(labels->bound, 0.5);
+  EXPECT_EQ(labels->others, "a=\"x\",,role=\"decode\"");
+  ASSERT_TRUE(SplitBucketLabels("bundle=\"3\",le=\"5\""));
+  EXPECT_EQ(SplitBucketLabels("bundle=\"3\",le=\"5\"")->bound, 5);
+  for (const char* none : {"le=\"NaN\"", "le=\"-inf\"", "le=\"5s\"", "le=\"5", "role=\"5\"", ""}) {
+    EXPECT_FALSE(SplitBucketLabels(none)) << none;
+  }
+}
+
+TEST(Histograms, BoundsAreThoseOfMostScrapes) {
+  std::string text =
+      "# Time: 90\n"
+      "x:time_to_first_token_seconds_bucket{le=\"+Inf\"} 2\n";
+  for (int i = 0; i < 3; ++i) {
+    text += fmt::format(
+        "# Time: {}\n"
+        "x:time_to_first_token_seconds_bucket{{le=\"1\"}} {}\n"
+        "x:time_to_first_token_seconds_bucket{{le=\"+Inf\"}} {}\n",
+        100 + i, i + 1, i + 2);
+  }
+  const auto found = FindHistograms(ReadText(text), {"time_to_first_token"});
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].bounds.size(), 2u);
+  EXPECT_EQ(found[0].begins, (std::vector<bool>{true, false, false}));
 }
 
 }  // namespace

@@ -10,8 +10,13 @@
 
 namespace fathom::diagnose {
 
-// The upper bound that a bucket's labels state (le="0.3", le="+Inf").
-std::optional<double> BucketBound(std::string_view labels);
+// The upper bound that a bucket's labels state (le="0.3", le="+Inf"), and the other labels. Nothing
+// where the bound is no number.
+struct BucketLabels {
+  double bound = 0;
+  std::string others;
+};
+std::optional<BucketLabels> SplitBucketLabels(std::string_view labels);
 
 // Where a histogram's quantile lies. Buckets resolve no finer than (above, up_to].
 struct HistogramQuantile {
@@ -21,23 +26,28 @@ struct HistogramQuantile {
 // `cumulative`: (upper bound, count up to it), ascending, the last bound +infinity.
 HistogramQuantile QuantileOf(const std::vector<std::pair<double, double>>& cumulative, double q);
 
-// Counts of all label sets (models, engines) together, since the server's last start.
+// Counts of all label sets (models, engines) that have the same bounds together.
 struct LatencyHistogram {
   SourceId source = 0;
   std::string name;                             // without "_bucket"
   std::vector<double> bounds;                   // ascending seconds, the last one infinite
   std::vector<int64_t> t_ns;                    // ascending
   std::vector<std::vector<double>> cumulative;  // [scrape][bound]
+  // [scrape]: whether it is no continuation of the scrape before: the first one, or a label set
+  // appeared, vanished or counted down (its engine started again). Differences end there.
+  std::vector<bool> begins;
 
   size_t size() const { return t_ns.size(); }
-  // Whether the server (every engine of it) still was the one of the scrape before: no count fell.
-  bool GoesOn(size_t scrape) const;
-  // What was observed between two scrapes of one start: (upper bound, count up to it).
+  // What was observed between two scrapes with no beginning in (from, to]: (upper bound, count up
+  // to it).
   std::vector<std::pair<double, double>> Between(size_t from, size_t to) const;
 };
 
-// Those whose name holds one of `names` and whose source states times.
+// The histograms of `quantities` ("time_to_first_token") that are in seconds by their names
+// ("..._seconds_bucket", or OpenTelemetry's gen_ai_server_..., which are in seconds with or without
+// the suffix) and whose source states times. Means of a request (request_time_per_output_token) are
+// other quantities.
 std::vector<LatencyHistogram> FindHistograms(const Timeline& timeline,
-                                             const std::vector<std::string_view>& names);
+                                             const std::vector<std::string_view>& quantities);
 
 }  // namespace fathom::diagnose

@@ -435,8 +435,8 @@ class Observer {
       const bool is_latency =
           std::any_of(std::begin(kWanted), std::end(kWanted),
                       [&](std::string_view w) { return name.find(w) != std::string_view::npos; });
-      const auto bound = is_latency ? BucketBound(t_.Name(series.labels)) : std::nullopt;
-      if (bound) wanted[i] = {series.name, *bound};
+      const auto labels = is_latency ? SplitBucketLabels(t_.Name(series.labels)) : std::nullopt;
+      if (labels) wanted[i] = {series.name, labels->bound};
     }
     if (wanted.empty()) return;
     for (size_t i = 0; i < t_.samples.size(); ++i) {
