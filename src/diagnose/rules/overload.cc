@@ -22,6 +22,9 @@ namespace {
 // Readings further apart do not show what happened in between.
 constexpr int64_t kLongestGapNs = 60'000'000'000;
 
+// Fewer readings with a preemption are a burst, whatever the limit.
+constexpr int kLeastReadings = 3;
+
 int64_t Ns(double seconds) { return static_cast<int64_t>(seconds * 1e9); }
 
 // --- burn rates ---
@@ -155,6 +158,19 @@ std::vector<LoadOverTime> LoadsOf(const Timeline& t) {
   return list;
 }
 
+// The longest time without a gap between readings: pressure shows for no longer.
+int64_t LongestStretch(const LoadOverTime& loads) {
+  int64_t longest = 0;
+  int64_t begin = kNoTime;
+  int64_t last = kNoTime;
+  for (const auto& [t_ns, load] : loads) {
+    if (begin == kNoTime || t_ns - last > kLongestGapNs) begin = t_ns;
+    longest = std::max(longest, t_ns - begin);
+    last = t_ns;
+  }
+  return longest;
+}
+
 // The longest time without a reading in which nothing waited or the cache had room.
 int64_t LongestPressure(const LoadOverTime& loads, double full) {
   int64_t longest = 0;
@@ -188,30 +204,37 @@ std::vector<Increments> PreemptionsOf(const Timeline& t) {
   }
   std::map<std::pair<SourceId, int32_t>, Increments> by_log;
   for (const LogLine& line : t.log_lines) {
-    if (line.kind != LogKind::kStats || line.t_ns == kNoTime) continue;
-    if (const auto n = t.Value(line, LogField::kPreemptions)) {
-      by_log[{line.source, line.engine}][line.t_ns] += *n;
-    }
+    if (line.t_ns == kNoTime) continue;
+    // vLLM leaves the count out where it is 0. SGLang has a line for each retraction; what its
+    // batch lines state is a queue's length.
+    const bool batch = t.Value(line, LogField::kRunning).has_value();
+    const bool retraction =
+        line.kind == LogKind::kEvent && t.Value(line, LogField::kRetracted).has_value();
+    if (!batch && !retraction) continue;
+    const LogField field = batch ? LogField::kPreemptions : LogField::kRetracted;
+    by_log[{line.source, line.engine}][line.t_ns] += t.Value(line, field).value_or(0);
   }
   for (auto& [key, increments] : by_log) list.push_back(std::move(increments));
   return list;
 }
 
+int64_t SpanOf(const Increments& increments) {
+  return increments.empty() ? 0 : increments.rbegin()->first - increments.begin()->first;
+}
+
+// Readings with a preemption: those of one reading have one cause and count once.
 struct Halves {
-  double early = 0, late = 0;
+  int early = 0, late = 0;
 };
 
 Halves SplitInHalves(const Increments& increments) {
   Halves halves;
   const int64_t first = increments.begin()->first;
-  const int64_t middle = first + (increments.rbegin()->first - first) / 2;
-  for (const auto& [t_ns, n] : increments) (t_ns <= middle ? halves.early : halves.late) += n;
+  const int64_t middle = first + SpanOf(increments) / 2;
+  for (const auto& [t_ns, n] : increments) {
+    if (n > 0) ++(t_ns <= middle ? halves.early : halves.late);
+  }
   return halves;
-}
-
-template <class Map>
-int64_t SpanOf(const Map& by_time) {
-  return by_time.empty() ? 0 : by_time.rbegin()->first - by_time.begin()->first;
 }
 
 // --- the parts of the rule; each says whether it had what it needs ---
@@ -279,7 +302,7 @@ bool JudgeQueue(const RuleContext& context, Finding& finding) {
   bool judged = false;
   int64_t pressure = 0;
   for (const LoadOverTime& loads : LoadsOf(context.timeline)) {
-    if (SpanOf(loads) < least) continue;
+    if (LongestStretch(loads) < least) continue;
     judged = true;
     pressure = std::max(pressure, LongestPressure(loads, limits["overload.full_cache"]));
   }
@@ -303,13 +326,14 @@ bool JudgePreemptions(const RuleContext& context, Finding& finding) {
     judged = true;
     const Halves halves = SplitInHalves(increments);
     // Beyond what equal rates give by chance: the difference of two Poisson counts.
-    const double chance = std::sqrt(halves.late + halves.early);
+    const double chance = std::sqrt(static_cast<double>(halves.late + halves.early));
     const double rise = halves.late - halves.early;
-    if (rise <= 0 || rise < limits["overload.preemption_sigmas"] * chance) continue;
+    if (halves.late < kLeastReadings || rise <= 0) continue;
+    if (rise < limits["overload.preemption_sigmas"] * chance) continue;
     finding.evidence.push_back(
         {.text = {"overload.evidence.preemptions",
                   {{"early", Number(halves.early)}, {"late", Number(halves.late)}}},
-         .value = halves.late,
+         .value = static_cast<double>(halves.late),
          .unit = "count"});
     if (finding.title.key.empty()) finding.title = {"overload.title.preemptions", {}};
     Use(context, "overload.preemption_sigmas", finding);
@@ -335,16 +359,21 @@ void Overload(const RuleContext& context, Findings& findings) {
 
   const std::string window = Duration(limits["overload.fast_window_s"] * 1e9);
   const std::string least = Number(limits["overload.min_requests"]);
-  if (!ttft && !itl) {
-    const bool nothing = !queue && !preemptions;
-    findings.abstained.push_back(
-        {"overload",
-         {nothing ? "abstain.no_load_windows" : "abstain.no_latency_windows",
-          {{"time", window}, {"least", least}}}});
-  } else if (!queue) {
-    findings.abstained.push_back(
-        {"overload",
-         {"abstain.no_queue_windows", {{"time", Duration(limits["overload.queue_s"] * 1e9)}}}});
+  const auto open = [&](Text why) { findings.abstained.push_back({"overload", std::move(why)}); };
+  if (!ttft && !itl && !queue && !preemptions) {
+    open({"abstain.no_load_windows", {{"time", window}, {"least", least}}});
+  } else {
+    for (const auto& [judged, metric] : {std::pair(ttft, "TTFT"), std::pair(itl, "ITL")}) {
+      if (judged) continue;
+      open(
+          {"abstain.no_latency_windows", {{"metric", metric}, {"time", window}, {"least", least}}});
+    }
+    if (!queue) {
+      open({"abstain.no_queue_windows",
+            {{"time", Duration(limits["overload.queue_s"] * 1e9)},
+             {"gap", Duration(static_cast<double>(kLongestGapNs))}}});
+    }
+    if (!preemptions) open({"abstain.no_preemption_windows", {{"time", window}}});
   }
   if (finding.evidence.empty()) return;
   finding.change = {"overload.change", {}};

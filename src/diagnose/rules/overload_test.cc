@@ -36,11 +36,13 @@ std::string Scrapes(int count, const std::function<Page(int)>& page, int step_s 
         "vllm:time_to_first_token_seconds_bucket{{le=\"5.0\"}} {}\n"
         "vllm:time_to_first_token_seconds_bucket{{le=\"10.0\"}} {}\n"
         "vllm:time_to_first_token_seconds_bucket{{le=\"+Inf\"}} {}\n"
+        "vllm:inter_token_latency_seconds_bucket{{le=\"0.2\"}} {}\n"
+        "vllm:inter_token_latency_seconds_bucket{{le=\"+Inf\"}} {}\n"
         "vllm:num_requests_waiting {}\n"
         "vllm:kv_cache_usage_perc {}\n"
         "vllm:num_preemptions_total {}\n",
         1790000000 + int64_t{i} * step_s, p.within_1s, p.within_5s, p.requests, p.requests,
-        p.waiting, p.usage, p.preemptions);
+        p.requests, p.requests, p.waiting, p.usage, p.preemptions);
   }
   return text;
 }
@@ -240,11 +242,98 @@ TEST(Overload, PreemptionsIncreaseBeyondChance) {
   };
   const Diagnosis d = Of(Scrapes(61, page(0, 1)));
   ASSERT_NE(Find(d, "overload"), nullptr);
-  EXPECT_NE(FirstEvidence(d).find("0 preemptions in the first half of the recording, 30"),
+  EXPECT_NE(FirstEvidence(d).find("preemption: 0 in the first half of the recording, 30 in"),
             std::string::npos)
       << FirstEvidence(d);
   EXPECT_TRUE(IsClean(Of(Scrapes(61, page(1, 1.2))), "overload"));
   EXPECT_TRUE(IsClean(Of(Scrapes(61, page(1, 0))), "overload"));
+}
+
+// Sequences are preempted together: one reading of many is one event.
+TEST(Overload, OneBurstOfPreemptionsIsNoIncrease) {
+  const auto page = [](int i) {
+    return Page{.requests = 20.0 * i,
+                .within_5s = 20.0 * i,
+                .within_1s = 20.0 * i,
+                .preemptions = i > 45 ? 500.0 : 0};
+  };
+  EXPECT_TRUE(IsClean(Of(Scrapes(61, page)), "overload"));
+  EXPECT_TRUE(IsClean(Of(Scrapes(61, page), R"({"overload.preemption_sigmas": 0})"), "overload"));
+}
+
+// vLLM states preemptions only where there were some: the halves are those of the whole log.
+TEST(Overload, LinesWithoutPreemptionsAreReadings) {
+  const auto log = [](int from) {
+    std::string text;
+    for (int i = 0; i < 240; ++i) {
+      text += fmt::format(
+          "INFO 01-01 00:{:02}:{:02} [loggers.py:111] Engine 000: Avg prompt throughput: 10.0 "
+          "tokens/s, Avg generation throughput: 100.0 tokens/s, Running: 8 reqs, Waiting: 0 reqs, "
+          "{}GPU KV cache usage: 50.0%, Prefix cache hit rate: 0.0%\n",
+          i / 6, i % 6 * 10, i >= from && i < from + 40 && i % 2 == 0 ? "Preemptions: 2, " : "");
+    }
+    return text;
+  };
+  EXPECT_EQ(Find(Of(log(60)), "overload"), nullptr);
+  const Diagnosis d = Of(log(180));
+  EXPECT_NE(FirstEvidence(d).find("0 in the first half of the recording, 20 in"), std::string::npos)
+      << FirstEvidence(d);
+}
+
+TEST(Overload, RetractionsArePreemptions) {
+  std::string text;
+  for (int i = 0; i < 120; ++i) {
+    const std::string at = fmt::format("[2025-08-18 02:{:02}:{:02} TP0] ", i / 6, i % 6 * 10);
+    text += at +
+            "Decode batch. #running-req: 8, #token: 1000, token usage: 0.50, cuda graph: True, "
+            "gen throughput (token/s): 100.0, #queue-req: 0, \n";
+    if (i >= 100) {
+      text += at +
+              "KV cache pool is full. Retract requests. #retracted_reqs: 2, #new_token_ratio: 0.5 "
+              "-> 0.6\n";
+    }
+  }
+  const Diagnosis d = Of(text);
+  ASSERT_NE(Find(d, "overload"), nullptr);
+  EXPECT_EQ(Find(d, "overload")->title.key, "overload.title.preemptions");
+  EXPECT_DOUBLE_EQ(Find(d, "overload")->evidence[0].value, 20);
+}
+
+std::vector<std::string> OpenParts(const Diagnosis& d) {
+  std::vector<std::string> keys;
+  for (const Abstention& a : d.findings.abstained) {
+    if (a.id != "overload") continue;
+    keys.emplace_back(a.why.key);
+    if (!a.why.args.empty() && a.why.args[0].first == "metric") keys.back() = a.why.args[0].second;
+  }
+  return keys;
+}
+
+// A gap between two readings may have had room in the cache.
+TEST(Overload, ReadingsFarApartLeaveTheQueueOpen) {
+  const auto page = [](int i) {
+    return Page{.requests = 200.0 * i,
+                .within_5s = 200.0 * i,
+                .within_1s = 200.0 * i,
+                .waiting = 50,
+                .usage = 0.99};
+  };
+  EXPECT_NE(Find(Of(Scrapes(60, page, 60)), "overload"), nullptr);
+  const Diagnosis d = Of(Scrapes(60, page, 61));
+  EXPECT_EQ(Find(d, "overload"), nullptr);
+  EXPECT_EQ(OpenParts(d), std::vector<std::string>{"abstain.no_queue_windows"});
+}
+
+TEST(Overload, EachOpenPartIsNamed) {
+  std::string text;
+  for (int i = 0; i < 60; ++i) {
+    text += fmt::format("# Time: {}\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0.5\n",
+                        1790000000 + i * kStepS);
+  }
+  EXPECT_EQ(OpenParts(Of(text)),
+            (std::vector<std::string>{"TTFT", "ITL", "abstain.no_preemption_windows"}));
+  EXPECT_EQ(OpenParts(Of(Scrapes(2, Late(0)))),
+            std::vector<std::string>{"abstain.no_load_windows"});
 }
 
 TEST(Overload, AbstainsWithoutWindows) {
