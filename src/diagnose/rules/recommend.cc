@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -244,17 +245,30 @@ double ExposedCommunication(const RuleContext& context) {
   return share > 0 ? share : kNaN;
 }
 
-// Sequences that one replica of the attention ran on average; NaN where no log states it.
+// Sequences that one replica of the attention ran on average while any ran; NaN where no log states
+// it. A server without requests says nothing about its division: windows in which no replica ran
+// one do not count, an idle replica beside a busy one does.
 double RunningPerReplica(const Timeline& t, int replicas) {
-  double sum = 0;
-  size_t n = 0;
+  constexpr int64_t kWindowNs = 10'000'000'000;  // vLLM's; each of its engines prints a line
+  struct Window {
+    double sum = 0;
+    double lines = 0;
+  };
+  std::map<int64_t, Window> windows;
   for (const LogLine& line : t.log_lines) {
     const auto running = t.Value(line, LogField::kRunning);
     if (!running) continue;
-    sum += line.engine >= 0 ? *running : *running / replicas;
-    ++n;
+    Window& window = windows[line.t_ns / kWindowNs];
+    window.sum += line.engine >= 0 ? *running : *running / replicas;
+    ++window.lines;
   }
-  return n > 0 ? sum / static_cast<double>(n) : kNaN;
+  Window busy;
+  for (const auto& [start, window] : windows) {
+    if (window.sum <= 0) continue;
+    busy.sum += window.sum;
+    busy.lines += window.lines;
+  }
+  return busy.lines > 0 ? busy.sum / busy.lines : kNaN;
 }
 
 // Ranks that share a sequence's heads keep its keys and values more than once where there are fewer
@@ -269,10 +283,13 @@ void AttentionOverRanks(const RuleContext& context, const CacheEvidence& e,
   const bool communicates = exposed > context.thresholds["tp-collective.exposed_share"];
   if (p.copies() > 1 && (short_of_cache || communicates)) {
     const bool latent = p.kv_heads == 0;
+    // On as many GPUs as now.
+    const int groups = (latent ? p.ranks : p.copies()) * std::max(p.replicas, 1);
     const std::vector<std::pair<std::string_view, std::string>> args = {
         {"ranks", std::to_string(p.ranks)},
         {"heads", std::to_string(p.kv_heads)},
         {"copies", std::to_string(p.copies())},
+        {"groups", std::to_string(groups)},
         {"exposed", Percent(exposed)},
         {"usage", e.most_usage > 0 ? Percent(e.most_usage) : "?"},
         {"preempted", Number(e.preemptions)}};

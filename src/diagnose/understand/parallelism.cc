@@ -38,14 +38,16 @@ std::string Lower(std::string_view text) {
 bool IsLetter(char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0; }
 
 // Distilled models go by names like "deepseek-r1-14b" too: MLA models are not that small, but for
-// V2-Lite, which says so.
+// the 16 billion of V2-Lite and Coder-V2-Lite, which say so. "4bit" is no size.
 bool NamesASmallSize(std::string_view lower) {
+  if (lower.find("lite") != std::string_view::npos) return false;
   for (size_t at = 0; at < lower.size(); ++at) {
     if (lower[at] < '0' || lower[at] > '9' || (at > 0 && lower[at - 1] != '-')) continue;
     double billions = 0;
     const char* const end = lower.data() + lower.size();
     const auto [after, error] = std::from_chars(lower.data() + at, end, billions);
-    if (error == std::errc() && after != end && *after == 'b' && billions < 200) return true;
+    if (error != std::errc() || after == end || *after != 'b' || billions >= 200) continue;
+    if (after + 1 == end || !IsLetter(after[1])) return true;
   }
   return false;
 }

@@ -16,7 +16,8 @@ using testing::HasSubstr;
 
 TEST(KvHeads, ByName) {
   for (const char* latent : {"DeepSeek-V2-Lite-Chat", "deepseek-v2", "DeepSeek-V3-0324",
-                             "DeepSeek-R1", "deepseek-r1-671b", "DeepSeek-Coder-V2-Instruct"}) {
+                             "DeepSeek-R1", "deepseek-r1-671b", "DeepSeek-Coder-V2-Instruct",
+                             "DeepSeek-V2-Lite-16B", "DeepSeek-R1-4bit"}) {
     EXPECT_EQ(KvHeadsByName(latent), 0) << latent;
   }
   EXPECT_EQ(KvHeadsByName("DeepSeek-R1-Distill-Qwen-1.5B"), 2);
@@ -24,7 +25,8 @@ TEST(KvHeads, ByName) {
   EXPECT_EQ(KvHeadsByName("DeepSeek-R1-Distill-Llama-70B"), 8);
   EXPECT_EQ(KvHeadsByName("DeepSeek-R1-0528-Qwen3-8B"), 8);
   // Distilled models under other names, and others: not known.
-  for (const char* open : {"deepseek-r1-14b", "deepseek-r1-qwen", "Llama-3.1-8B", "model", ""}) {
+  for (const char* open : {"deepseek-r1-14b", "deepseek-r1-14b-4bit", "deepseek-r1-qwen",
+                           "Llama-3.1-8B", "model", ""}) {
     EXPECT_EQ(KvHeadsByName(open), -1) << open;
   }
 }
@@ -37,19 +39,22 @@ TEST(AttentionParallelism, CountsCopies) {
   EXPECT_EQ((AttentionParallelism{.ranks = 8, .replicas = 1, .kv_heads = -1}).copies(), 0);
 }
 
-// A vLLM server's start and its statistics.
+// A vLLM server's start and its statistics: half of the time its first replica alone runs all that
+// `running` a replica are, half of the time nothing runs.
 std::string ServerLog(const std::string& model, int ranks, int replicas, double running,
                       double usage) {
   std::string log = fmt::format(
       "INFO 02-01 06:05:05 [core.py:96] Initializing a V1 LLM engine (v0.16.0) with config: "
       "model='{}', tensor_parallel_size={}, pipeline_parallel_size=1, data_parallel_size={}, x\n",
       model, ranks, replicas);
-  for (int i = 10; i < 20; ++i) {
+  for (int i = 0; i < 10 * replicas; ++i) {
+    const int minute = 10 + i / replicas;
+    const int engine = i % replicas;
     log += fmt::format(
-        "INFO 02-01 06:06:{} [loggers.py:111] Engine 000: Avg prompt throughput: 10.0 tokens/s, "
+        "INFO 02-01 06:{}:00 [loggers.py:111] Engine {:03}: Avg prompt throughput: 10.0 tokens/s, "
         "Avg generation throughput: 100.0 tokens/s, Running: {} reqs, Waiting: 0 reqs, GPU KV "
         "cache usage: {}%, Prefix cache hit rate: 0.0%\n",
-        i, i % 2 == 0 ? running * 2 : 0, usage);
+        minute, engine, engine == 0 && minute % 2 == 0 ? running * replicas : 0, usage);
   }
   return log;
 }
@@ -76,6 +81,17 @@ TEST(AttentionParallelism, CopiesInAFullCacheAskForDataParallelAttention) {
               HasSubstr("keep 4 KV heads 2 times"));
   EXPECT_THAT(Say(Language::kEnglish, Recommended(gqa, "attention-dp")->change),
               HasSubstr("--tensor-parallel-size 4 --data-parallel-size 2"));
+  // Replicas that there are already stay: no GPU is left over.
+  const Diagnosis two = OfLog(ServerLog("DeepSeek-V3", 8, 2, 40, 97));
+  ASSERT_NE(Recommended(two, "attention-dp"), nullptr);
+  const std::string change = Say(Language::kEnglish, Recommended(two, "attention-dp")->change);
+  EXPECT_THAT(change, HasSubstr("--attn-dp-size 16"));
+  EXPECT_THAT(change, HasSubstr("--dp-size 16 --enable-dp-attention"));
+  EXPECT_THAT(change, HasSubstr("--tensor-parallel-size 1 --data-parallel-size 16"));
+  const Diagnosis heads = OfLog(ServerLog("DeepSeek-R1-Distill-Qwen-7B", 8, 2, 40, 97));
+  ASSERT_NE(Recommended(heads, "attention-dp"), nullptr);
+  EXPECT_THAT(Say(Language::kEnglish, Recommended(heads, "attention-dp")->change),
+              HasSubstr("--tensor-parallel-size 4 --data-parallel-size 4"));
 }
 
 TEST(AttentionParallelism, NothingWithoutCopiesOrNeedOrEvidence) {
@@ -108,8 +124,9 @@ TEST(AttentionParallelism, IdleGroupsAskForTensorParallelAttention) {
   ASSERT_NE(r, nullptr);
   EXPECT_THAT(Say(Language::kEnglish, r->change), HasSubstr("--tensor-parallel-size 4"));
   EXPECT_THAT(Say(Language::kEnglish, r->why), HasSubstr("0.50 sequences"));
-  // Busy groups; a latent that would be copied; fewer heads than ranks; a short cache.
-  for (const std::string& log : {ServerLog("DeepSeek-R1-Distill-Llama-8B", 1, 4, 5, 3),
+  // Groups that are busy, though only half of the time; a latent that would be copied; fewer heads
+  // than ranks; a short cache.
+  for (const std::string& log : {ServerLog("DeepSeek-R1-Distill-Llama-8B", 1, 4, 1.5, 3),
                                  ServerLog("DeepSeek-V3", 1, 4, 0.5, 3),
                                  ServerLog("DeepSeek-R1-Distill-Qwen-1.5B", 1, 4, 0.5, 3),
                                  ServerLog("DeepSeek-R1-Distill-Llama-8B", 1, 4, 0.5, 95)}) {
