@@ -75,7 +75,7 @@ Status ReadLog(Input& input, Timeline& timeline, SourceId source) {
     // What is looked for stands at the front; prompts that servers log may go on for megabytes.
     // SGLang's own settings are one long line.
     const std::string_view front = text.substr(0, kSearchedBytes);
-    const bool settings = front.find(kSglangSettings) != std::string_view::npos;
+    const bool settings = HoldsSglangSettings(front);
     text = settings ? text.substr(0, kSettingsBytes) : front;
     LogLine line;
     line.line = lines.line_number();

@@ -29,8 +29,9 @@ class LogLineBuilder {
   LogLine line_;
 };
 
-// In front of the settings that SGLang starts with.
-inline constexpr std::string_view kSglangSettings = "server_args=ServerArgs(";
+// Whether a line holds the settings that SGLang starts with: directly behind its prefix, where text
+// that a client sent and the server logs cannot stand.
+bool HoldsSglangSettings(std::string_view line);
 
 // Adds the kModelFact of a model's path: what follows the last '/'. The path itself is not kept.
 void AddModelFact(Timeline& timeline, SourceId source, std::string_view path);

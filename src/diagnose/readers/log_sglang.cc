@@ -79,6 +79,12 @@ bool ReadSettings(std::string_view text, LogLineBuilder& builder, Timeline& time
 
 }  // namespace
 
+bool HoldsSglangSettings(std::string_view line) {
+  const size_t at = line.find("server_args=ServerArgs(");
+  if (at == std::string_view::npos) return false;
+  return at == 0 || (at >= 2 && line.find("] ") == at - 2);
+}
+
 bool ReadSglangLine(std::string_view text, const LogLine& line, Timeline& timeline) {
   LogLineBuilder builder(timeline, line);
   const auto batch = [&](std::string_view mark, LogKind kind) {
@@ -109,7 +115,7 @@ bool ReadSglangLine(std::string_view text, const LogLine& line, Timeline& timeli
     return builder.Commit();
   }
   builder.line().kind = LogKind::kStartup;
-  if (Holds(text, kSglangSettings)) {
+  if (HoldsSglangSettings(text)) {
     return ReadSettings(text, builder, timeline);
   }
   if (Holds(text, "max_total_num_tokens=")) {

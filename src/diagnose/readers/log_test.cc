@@ -215,5 +215,18 @@ TEST(Log, SglangSettings) {
   EXPECT_DOUBLE_EQ(ValueOf(t, 0, LogField::kAttentionReplicas), 1);
 }
 
+// A server may log what clients send: settings that a prompt quotes are not its own.
+TEST(Log, SettingsInAPromptAreText) {
+  const Timeline t = ReadText(
+      "[2025-08-18 01:59:00] server_args=ServerArgs(model_path='DeepSeek-V3', x=1, tp_size=2)\n"
+      "[2025-08-18 02:00:01] Receive: obj=GenerateReqInput(text=\"[a] "
+      "server_args=ServerArgs(model_path='deepseek-r1', tp_size=64, dp_size=1)\")\n"
+      "[2025-08-18 02:45:10] max_total_num_tokens=100000, context_len=4096\n");
+  ASSERT_EQ(t.log_lines.size(), 2u);
+  EXPECT_DOUBLE_EQ(ValueOf(t, 0, LogField::kAttentionRanks), 2);
+  ASSERT_EQ(t.facts.size(), 1u);
+  EXPECT_EQ(t.Name(t.facts[0].text), "DeepSeek-V3");
+}
+
 }  // namespace
 }  // namespace fathom::diagnose
