@@ -297,6 +297,8 @@ TEST_F(Scrub, CredentialsInEveryForm) {
       {"api_key=SecretStr('hunter2'), a", "api_key=SecretStr('[removed]'), a"},
       {"api_key='hunt\\'hunter2', a", "api_key='[removed]', a"},
       {"Authorization: Basic hunter2", "Authorization: Basic [removed]"},
+      {"authorization=[Basic hunter2, b] end",
+       "authorization=[[removed] [removed], [removed]] end"},
       {"'Authorization': 'Basic hunter2'", "'Authorization': '[removed]'"},
       {R"({"password": 4711, "a": 1})", R"({"password": 0, "a": 1})"},
   };

@@ -458,7 +458,7 @@ size_t TextScrubber::ApplyKeyedCredential(std::string_view text, size_t at, std:
       if (count || (value.listed && number == old.size())) continue;
       if (number == old.size()) stand_in = "0";
       // "Authorization: Basic dXNlcjpw": behind the scheme.
-      if (folded.ends_with("authorization") && StartsAt(text, value.end, " ")) {
+      if (!value.listed && folded.ends_with("authorization") && StartsAt(text, value.end, " ")) {
         value.begin = value.end + 1;
         value.end = std::min(text.find_first_of(" \t\r\n\"',\\", value.begin), text.size());
       }
