@@ -279,8 +279,8 @@ Result<DecodeAttentionPlan> PlanDecodeAttention(const DecodeAttentionShape& shap
 }
 
 int DecodeAttentionPlan::PartialElementBytes() const {
-  return kernel.kind == KernelKind::kWide ? 2
-                                          : 4;  // float16 relative to a row's largest, or float32
+  const bool float16 = kernel.kind == KernelKind::kWide;  // relative to a row's largest
+  return float16 ? 2 : 4;
 }
 
 std::string DecodeAttentionPlan::Describe() const {

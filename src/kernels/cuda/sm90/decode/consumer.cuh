@@ -41,7 +41,7 @@ class DecodeConsumer {
   __device__ __forceinline__ void Run(int part_index, const DecodePart& part) {
     // Latent caches first rehearse what follows the scores, on whatever the queries' memory holds,
     // while the schedule and the first keys are on their way: the code comes from memory, too. For
-    // that the step may have one place only.
+    // that the step may have one place only. (The first turn of others has no step.)
     static_assert(!Config::kLatent || Config::kQBytes >= Config::kBlockBytes);
     rehearsal_ = 1;
     kv_tokens_ = INT32_MAX;  // nothing to mask
