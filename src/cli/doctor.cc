@@ -312,11 +312,11 @@ Result<int> Doctor(const DoctorOptions& options) {
       return Err(Code::kInvalidArgument, "--url: {}", page.error().message);
     }
   }
-  if (options.pid < 0) {
-    return Err(Code::kInvalidArgument, "--pid {}: expected the number of a process", options.pid);
-  }
-  if (options.pid > 0 && access(fmt::format("/proc/{}", options.pid).c_str(), F_OK) != 0) {
-    return Err(Code::kInvalidArgument, "--pid {}: no such process", options.pid);
+  if (options.pid < 0 ||
+      (options.pid > 0 && access(fmt::format("/proc/{}", options.pid).c_str(), F_OK) != 0)) {
+    return Err(Code::kInvalidArgument,
+               "--pid {}: no such process; expected the id of one that runs, as pgrep prints it",
+               options.pid);
   }
   std::signal(SIGINT, [](int) { g_stop = 1; });  // ends the sampling, not the report
   const Observed seen = Watch(options, url);
