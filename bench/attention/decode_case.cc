@@ -6,8 +6,8 @@
 #include <numeric>
 
 #include "base/check.h"
-#include "base/dtype.h"
 #include "device.h"
+#include "element.h"
 #include "kernels/cuda/decode_schedule.h"
 #include "kernels/cuda/launch.h"
 #include "ops/cuda/tile_lists.h"
@@ -51,7 +51,7 @@ AttentionErrors Compare(const ReferenceResult& want, const std::vector<int64_t>&
     for (size_t d = 0; d < static_cast<size_t>(dim_v); ++d) {
       const double expected = want.out[i * static_cast<size_t>(dim_v) + d];
       const uint16_t bits = out[row * static_cast<size_t>(dim_v) + d];
-      const double value = float16 ? F16ToF32(bits) : Bf16ToF32(bits);
+      const double value = ElementToF32(bits, float16);
       if (!std::isfinite(value)) errors.finite = false;
       difference += (value - expected) * (value - expected);
       norm += expected * expected;
@@ -369,6 +369,7 @@ AttentionErrors DecodeRun::CompareFloat64() {
   const int group = s.shape.num_heads / s.shape.num_kv_heads;
   const bool latent = IsLatent(s.shape);
   const auto* base = s.cache.As<char>();
+  const auto value = [&s](uint16_t bits) { return double{ElementToF32(bits, s.shape.float16)}; };
   const auto row = [&](int plane, int b, int token, int head) {
     const int64_t page =
         s.page_table[static_cast<size_t>(b) * s.table_stride + token / s.shape.page_tokens];
@@ -397,8 +398,7 @@ AttentionErrors DecodeRun::CompareFloat64() {
           const uint16_t* k = row(0, static_cast<int>(b), t, kv_head);
           const uint16_t* pe = row(1, static_cast<int>(b), t, kv_head);
           for (int d = 0; d < s.shape.dim_qk; ++d) {
-            sum += double{Bf16ToF32(q[r * s.shape.dim_qk + d])} *
-                   Bf16ToF32(d < first ? k[d] : pe[d - first]);
+            sum += value(q[r * s.shape.dim_qk + d]) * value(d < first ? k[d] : pe[d - first]);
           }
           scores[static_cast<size_t>(t)] = sum * s.params.scale;
         }
@@ -410,7 +410,7 @@ AttentionErrors DecodeRun::CompareFloat64() {
           double total = 0;
           for (int t = 0; t < visible; ++t) {
             total += scores[static_cast<size_t>(t)] *
-                     Bf16ToF32(row(latent ? 0 : 1, static_cast<int>(b), t, kv_head)[d]);
+                     value(row(latent ? 0 : 1, static_cast<int>(b), t, kv_head)[d]);
           }
           want.out[r * s.shape.dim_v + d] = static_cast<float>(total / sum);
         }

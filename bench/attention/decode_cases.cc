@@ -157,8 +157,10 @@ std::vector<DecodeCase> DecodeCheckCases() {
   wide.query_tokens = {4, 1, 2};
   add(wide, "several query tokens");
   AddSparseChecks(&cases);
-  for (DecodeCase c : {Gqa(32, 8, 128, odd), Gqa(28, 4, 128, {5000, 77}), Gqa(12, 12, 64, odd),
-                       Gqa(16, 1, 64, {8, 300, 129})}) {
+  for (DecodeCase c :
+       {Gqa(32, 8, 128, odd), Gqa(28, 4, 128, {5000, 77}), Gqa(12, 12, 64, odd),
+        Gqa(16, 1, 64, {8, 300, 129}), Mla(16, odd), Mla(40, odd), Mla(128, odd),
+        Mla(16, {5000, 77}), Mla(128, {5000, 77}), Mla(128, {8, 300, 129}), Mla(16, {40000})}) {
     c.float16 = true;
     if (c.kv_lengths.size() == 2) c.logit_scale = 40;
     if (c.kv_lengths.size() == 3) c.query_tokens = {8, 3, 1};
@@ -189,9 +191,13 @@ std::vector<DecodeCase> DecodeTimeCases() {
   unequal[0] = 65536;
   add(Gqa(32, 8, 128, unequal), "1 x 64k + 63 x 1k");
   add(Gqa(32, 8, 64, std::vector<int32_t>(32, 8192)), "32 x 8k");
-  DecodeCase float16 = Gqa(32, 8, 128, std::vector<int32_t>(32, 8192));
-  float16.float16 = true;
-  add(std::move(float16), "32 x 8k");
+  for (const Row row : {Row{1, 8}, Row{32, 8}, Row{1, 128}}) {
+    const std::vector<int32_t> lengths(row.batch, row.context_k * 1024);
+    for (DecodeCase c : {Gqa(32, 8, 128, lengths), Mla(16, lengths), Mla(128, lengths)}) {
+      c.float16 = true;
+      add(std::move(c), fmt::format("{} x {}k", row.batch, row.context_k));
+    }
+  }
   for (const CacheCode code : {CacheCode::kInt8, CacheCode::kE4m3}) {
     for (const Row row : {Row{1, 8}, Row{1, 128}, Row{8, 8}, Row{32, 8}, Row{16, 32}}) {
       DecodeCase c = Gqa(32, 8, 128, std::vector<int32_t>(row.batch, row.context_k * 1024));

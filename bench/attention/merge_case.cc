@@ -8,7 +8,7 @@
 #include <random>
 
 #include "base/check.h"
-#include "base/dtype.h"
+#include "element.h"
 #include "kernels/cuda/launch.h"
 
 namespace fathom::bench {
@@ -24,7 +24,8 @@ struct MergeRun::State {
   Buffer Upload(const std::vector<float>& values) const {
     if (shape.float32) return Buffer(values);
     std::vector<uint16_t> narrow(values.size());
-    std::transform(values.begin(), values.end(), narrow.begin(), &F32ToBf16);
+    std::transform(values.begin(), values.end(), narrow.begin(),
+                   [this](float x) { return F32ToElement(x, shape.float16); });
     return Buffer(narrow);
   }
 };
@@ -45,7 +46,7 @@ MergeRun::MergeRun(MergeCase shape, const ops::GpuLimits& gpu) : state_(new Stat
     std::vector<float>& lse = s.lse.emplace_back(static_cast<size_t>(c.rows));
     for (float& x : out) {
       x = unit(engine);
-      if (!c.float32) x = Bf16ToF32(F32ToBf16(x));
+      if (!c.float32) x = ElementToF32(F32ToElement(x, c.float16), c.float16);
     }
     for (int64_t row = 0; row < c.rows; ++row) {
       lse[static_cast<size_t>(row)] = unit(engine) * c.lse_range;
@@ -64,6 +65,7 @@ MergeRun::MergeRun(MergeCase shape, const ops::GpuLimits& gpu) : state_(new Stat
   p.out = s.result.As<void>();
   p.out_row_stride = c.dim;
   p.out_float32 = c.float32;
+  p.float16 = c.float16;
   p.lse = s.result_lse.As<float>();
   const Status legal = ops::CheckMergeStatesParams(p, gpu);
   FATHOM_CHECK(legal, "{}", legal.error().message);
@@ -83,7 +85,9 @@ MergeRun::Errors MergeRun::Compare() const {
   if (c.float32) {
     out = s.result.Read<float>();
   } else {
-    for (const uint16_t x : s.result.Read<uint16_t>()) out.push_back(Bf16ToF32(x));
+    for (const uint16_t x : s.result.Read<uint16_t>()) {
+      out.push_back(ElementToF32(x, c.float16));
+    }
   }
   const std::vector<float> lse = s.result_lse.Read<float>();
   Errors errors;
@@ -148,6 +152,11 @@ std::vector<MergeCase> MergeCheckCases() {
     for (const int dim : {64, 128, 512, 4, 36}) cases.push_back(Make(3, 37, dim, float32));
     cases.push_back(Make(1, 9, 128, float32));
     cases.push_back(Make(kernels::cuda::kMaxMergeStates, 65, 128, float32));
+  }
+  for (const int dim : {128, 36}) {
+    cases.push_back(Make(3, 37, dim, false));
+    cases.back().float16 = true;
+    cases.back().name += ", float16";
   }
   cases.push_back(Make(2, 50, 128, false));
   cases.back().name += ", nothing seen";

@@ -14,7 +14,8 @@ struct MergeCase {
   int num_states = 2;
   int64_t rows = 1;
   int dim = 128;
-  bool float32 = false;      // states and result; else bf16
+  bool float32 = false;      // states and result; else bf16,
+  bool float16 = false;      // or float16
   double empty_share = 0.2;  // of (state, row) pairs that saw no key; their rows are NaN
   float lse_range = 20;      // log-sum-exps within +-this
 };
@@ -38,6 +39,11 @@ class MergeRun {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+// Of relative errors: what the result is rounded to, 2^-9, 2^-12 or a few of 2^-24.
+inline double MergeTolerance(const MergeCase& c) {
+  return c.float32 ? 1e-5 : c.float16 ? 4e-4 : 3e-3;
+}
 
 std::vector<MergeCase> MergeCheckCases();
 std::vector<MergeCase> MergeTimeCases();

@@ -10,7 +10,7 @@
 #include <random>
 
 #include "base/check.h"
-#include "base/dtype.h"
+#include "element.h"
 
 namespace fathom::bench {
 namespace {
@@ -23,16 +23,18 @@ using kernels::cuda::kMlaV;
 constexpr int kQueryDim = kMlaNope + kMlaRope;
 constexpr uint16_t kPoison = 0xffff;  // a NaN
 
-std::vector<uint16_t> Random(size_t count, float scale, std::minstd_rand& engine) {
+std::vector<uint16_t> Random(size_t count, float scale, bool float16, std::minstd_rand& engine) {
   std::vector<uint16_t> values(count);
   const float step = 2 * scale / static_cast<float>(std::minstd_rand::max());
-  for (uint16_t& v : values) v = F32ToBf16(step * static_cast<float>(engine()) - scale);
+  for (uint16_t& v : values) {
+    v = F32ToElement(step * static_cast<float>(engine()) - scale, float16);
+  }
   return values;
 }
 
-float Dot(const uint16_t* a, const double* b, int count) {
+float Dot(const uint16_t* a, const double* b, int count, bool float16) {
   double sum = 0;
-  for (int i = 0; i < count; ++i) sum += double{Bf16ToF32(a[i])} * b[i];
+  for (int i = 0; i < count; ++i) sum += double{ElementToF32(a[i], float16)} * b[i];
   return static_cast<float>(sum);
 }
 
@@ -124,7 +126,8 @@ MlaPrefillRun::MlaPrefillRun(MlaPrefillCase shape, ops::MlaPrefillOptions option
                                          .max_total_kv_tokens = keys + c.spare_keys,
                                          .num_heads = c.num_heads,
                                          .page_tokens = c.page_tokens,
-                                         .causal = c.causal},
+                                         .causal = c.causal,
+                                         .dtype = c.float16 ? DType::kF16 : DType::kBF16},
                                         options, gpu);
   FATHOM_CHECK(plan.has_value(), "{}", plan.error().message);
   s.plan = *plan;
@@ -134,11 +137,11 @@ MlaPrefillRun::MlaPrefillRun(MlaPrefillCase shape, ops::MlaPrefillOptions option
   const float weight = std::sqrt(3.F / kMlaLatent);
   const auto weights = static_cast<size_t>(c.num_heads) * kMlaNope * kMlaLatent;
   const auto rows = static_cast<size_t>(tokens) * c.num_heads;
-  s.latents = Random(static_cast<size_t>(keys) * kMlaLatent, 1, engine);
-  s.k_pe = Random(static_cast<size_t>(keys) * kMlaRope, 1, engine);
-  s.w_uk = Random(weights, weight, engine);
-  s.w_uv = Random(weights, weight, engine);
-  s.q = Random(rows * kQueryDim, 3, engine);
+  s.latents = Random(static_cast<size_t>(keys) * kMlaLatent, 1, c.float16, engine);
+  s.k_pe = Random(static_cast<size_t>(keys) * kMlaRope, 1, c.float16, engine);
+  s.w_uk = Random(weights, weight, c.float16, engine);
+  s.w_uv = Random(weights, weight, c.float16, engine);
+  s.q = Random(rows * kQueryDim, 3, c.float16, engine);
   s.MakeCache();
   s.out = Buffer(static_cast<int64_t>(rows) * kMlaV * 2);
   s.lse = Buffer(static_cast<int64_t>(rows) * 4);
@@ -188,8 +191,9 @@ AttentionErrors MlaPrefillRun::CompareFloat64(int max_rows) {
   const std::vector<uint16_t> out = s.out.Read<uint16_t>();
   const std::vector<float> lse = s.lse.Read<float>();
   AttentionErrors errors;
+  const auto value = [&c](uint16_t x) { return double{ElementToF32(x, c.float16)}; };
   errors.finite =
-      std::none_of(out.begin(), out.end(), [](uint16_t x) { return (x & 0x7f80) == 0x7f80; });
+      std::all_of(out.begin(), out.end(), [&](uint16_t x) { return std::isfinite(value(x)); });
   const int64_t total = int64_t{s.query_starts.back()} * c.num_heads;
   int64_t stride = std::max<int64_t>(1, total / max_rows);
   while (std::gcd(stride, total) != 1) ++stride;
@@ -207,15 +211,16 @@ AttentionErrors MlaPrefillRun::CompareFloat64(int max_rows) {
     const uint16_t* q = s.q.data() + row * kQueryDim;
     for (int d = 0; d < kMlaNope; ++d) {
       const uint16_t* w = s.w_uk.data() + (head * kMlaNope + d) * kMlaLatent;
-      for (size_t l = 0; l < kMlaLatent; ++l) query[l] += double{Bf16ToF32(q[d])} * Bf16ToF32(w[l]);
+      for (size_t l = 0; l < kMlaLatent; ++l) query[l] += value(q[d]) * value(w[l]);
     }
-    for (size_t d = 0; d < kMlaRope; ++d) query[kMlaLatent + d] = Bf16ToF32(q[kMlaNope + d]);
+    for (size_t d = 0; d < kMlaRope; ++d) query[kMlaLatent + d] = value(q[kMlaNope + d]);
     std::vector<double> p(static_cast<size_t>(std::max<int64_t>(visible, 0)));
     for (size_t key = 0; key < p.size(); ++key) {
       const auto at = s.token_starts[b] + static_cast<int64_t>(key);
-      p[key] = (double{Dot(s.latents.data() + at * kMlaLatent, query.data(), kMlaLatent)} +
-                Dot(s.k_pe.data() + at * kMlaRope, query.data() + kMlaLatent, kMlaRope)) *
-               s.params.scale;
+      p[key] =
+          (double{Dot(s.latents.data() + at * kMlaLatent, query.data(), kMlaLatent, c.float16)} +
+           Dot(s.k_pe.data() + at * kMlaRope, query.data() + kMlaLatent, kMlaRope, c.float16)) *
+          s.params.scale;
     }
     const double peak = p.empty() ? 0 : *std::max_element(p.begin(), p.end());
     double sum = 0;
@@ -225,12 +230,12 @@ AttentionErrors MlaPrefillRun::CompareFloat64(int max_rows) {
       sum += weight;
       const uint16_t* latent =
           s.latents.data() + (s.token_starts[b] + static_cast<int64_t>(key)) * kMlaLatent;
-      for (size_t l = 0; l < kMlaLatent; ++l) context[l] += weight * Bf16ToF32(latent[l]);
+      for (size_t l = 0; l < kMlaLatent; ++l) context[l] += weight * value(latent[l]);
     }
     for (int d = 0; d < kMlaV; ++d) {
       const uint16_t* w = s.w_uv.data() + (head * kMlaV + d) * kMlaLatent;
-      const double want = sum > 0 ? double{Dot(w, context.data(), kMlaLatent)} / sum : 0;
-      const double error = Bf16ToF32(out[static_cast<size_t>(row * kMlaV + d)]) - want;
+      const double want = sum > 0 ? double{Dot(w, context.data(), kMlaLatent, c.float16)} / sum : 0;
+      const double error = value(out[static_cast<size_t>(row * kMlaV + d)]) - want;
       difference += error * error;
       norm += want * want;
     }
@@ -318,6 +323,15 @@ std::vector<MlaPrefillCase> MlaPrefillCheckCases() {
   c.part_keys = 512;
   c.spare_keys = 3000;
   cases.push_back(c);
+  c = Make(4, odd, "float16, odd lengths, parts of 256");
+  c.part_keys = 256;
+  c.float16 = true;
+  cases.push_back(c);
+  c = Make(16, {9000, 3, 700}, "float16, chunks of a longer cache, parts of 2048");
+  c.query_tokens = {512, 2, 129};
+  c.part_keys = 2048;
+  c.float16 = true;
+  cases.push_back(c);
   return cases;
 }
 
@@ -334,6 +348,8 @@ std::vector<MlaPrefillCase> MlaPrefillTimeCases() {
       c.part_keys = part_keys;
       cases.push_back(c);
     }
+    cases.push_back(Make(heads, {4096}, "f16 1 x 4096"));
+    cases.back().float16 = true;
   }
   return cases;
 }

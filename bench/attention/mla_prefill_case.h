@@ -11,9 +11,11 @@
 
 namespace fathom::bench {
 
-// Keys are rounded to bf16 before they meet queries: 2^-9 at most of each product. With the cases'
-// values the sum of 128 is off by 0.8e-3 (standard deviation), and log-sum-exp of few keys as much.
+// Expanded keys are rounded to bf16 before they meet queries: 2^-9 at most of each product. With
+// the cases' values the sum of 128 is off by 0.8e-3 (standard deviation), and log-sum-exp of few
+// keys as much. Float16 rounds to an eighth.
 inline constexpr double kMlaLseTolerance = 5e-3;
+inline constexpr double kMlaLseToleranceF16 = 1e-3;
 
 struct MlaPrefillCase {
   std::string name;
@@ -25,6 +27,7 @@ struct MlaPrefillCase {
   std::vector<int32_t> query_tokens;  // empty: as many as keys
   int32_t part_keys = 0;              // workspace for so many keys a part; 0: the default
   int32_t max_states = 8;             // merged at once
+  bool float16 = false;               // queries, cache, weights and output
   int32_t spare_keys = 0;             // by which the plan's bound exceeds the sequences' keys
 };
 

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "base/check.h"
+#include "element.h"
 #include "kernels/cuda/launch.h"
 #include "ops/cuda/tile_lists.h"
 #include "sparse_case.h"
@@ -100,7 +101,8 @@ PrefillRun::PrefillRun(PrefillCase shape, const ops::PrefillAttentionOptions& op
                                               .causal = c.causal,
                                               .window = c.window,
                                               .anchors = c.anchors,
-                                              .tile_lists = c.policy.has_value()};
+                                              .tile_lists = c.policy.has_value(),
+                                              .dtype = c.float16 ? DType::kF16 : DType::kBF16};
   s.plan = Checked(ops::PlanPrefillAttention(planned, options, gpu));
 
   // Keys live in pages in a scrambled order, or one sequence after the other with a gap of NaN.
@@ -137,6 +139,7 @@ PrefillRun::PrefillRun(PrefillCase shape, const ops::PrefillAttentionOptions& op
     buffer->Fill(0xff);
     const int64_t token_bytes = int64_t{c.num_kv_heads} * dim * 2;
     s.plane[index] = {page * token_bytes, token_bytes, int64_t{dim} * 2, c.num_kv_heads, dim};
+    s.plane[index].float16 = c.float16;
     FillPlane(buffer->As<void>(), s.plane[index], s.table.As<int32_t>(), s.table_stride, page,
               s.lengths.As<int32_t>(), count, s.max_kv, 1.f, static_cast<uint32_t>(23 + index));
     return kernels::cuda::PagedPlane{buffer->As<void>(), page * token_bytes, token_bytes,
@@ -148,7 +151,8 @@ PrefillRun::PrefillRun(PrefillCase shape, const ops::PrefillAttentionOptions& op
   s.q = Buffer(int64_t{num_tokens} * c.num_heads * c.dim_qk * 2);
   s.out = Buffer(int64_t{num_tokens} * c.num_heads * c.dim_v * 2);
   s.lse = Buffer(int64_t{num_tokens} * c.num_heads * 4);
-  FillRandom(s.q.As<void>(), int64_t{num_tokens} * c.num_heads * c.dim_qk, c.logit_scale * 3.f, 5);
+  FillRandom(s.q.As<void>(), int64_t{num_tokens} * c.num_heads * c.dim_qk, c.logit_scale * 3.f, 5,
+             c.float16);
   s.workspace = Buffer(s.plan.workspace_bytes);
   s.workspace.Fill(0xff);
   CheckCuda(cudaMemset(s.workspace.As<void>(), 0, static_cast<size_t>(s.plan.zeroed_bytes)),
@@ -205,6 +209,7 @@ AttentionErrors PrefillRun::CompareFloat32(int max_rows) {
   const State& s = *state_;
   ReferenceInputs in;
   in.q = s.q.As<void>();
+  in.float16 = s.shape.float16;
   in.base[0] = s.k.As<void>();
   in.base[1] = s.v.As<void>();
   in.plane[0] = s.plane[0];
@@ -246,10 +251,10 @@ AttentionErrors PrefillRun::CompareFloat32(int max_rows) {
     seen = SetSparse(*s.sparse, s.learned ? &s.learned->rows : nullptr, rows, s.max_kv, &in);
   }
   AttentionErrors errors = Compare(Reference(in, rows), index, s.out.Read<uint16_t>(),
-                                   s.lse.Read<float>(), s.shape.dim_v);
+                                   s.lse.Read<float>(), s.shape.dim_v, s.shape.float16);
   // Every element was written, also where no row was sampled.
   for (const uint16_t value : s.out.Read<uint16_t>()) {
-    if ((value & 0x7f80) == 0x7f80) errors.finite = false;
+    if (!std::isfinite(ElementToF32(value, s.shape.float16))) errors.finite = false;
   }
   return errors;
 }
@@ -291,6 +296,12 @@ PrefillCase Make(int heads, int kv_heads, int dim_qk, int dim_v, bool causal,
   c.name = fmt::format("{}/{}h d{}{} {} {}", heads, kv_heads, dim_qk,
                        dim_qk == dim_v ? "" : fmt::format("/{}", dim_v), causal ? "causal" : "full",
                        what);
+  return c;
+}
+
+PrefillCase Float16(PrefillCase c) {
+  c.float16 = true;
+  c.name += ", float16";
   return c;
 }
 
@@ -373,6 +384,20 @@ std::vector<PrefillCase> PrefillCheckCases() {
   cases.push_back(Make(4, 4, 192, 128, true, {4097}, "longer"));
   cases.push_back(Make(4, 4, 64, 64, true, {4097}, "longer"));
   cases.push_back(Make(2, 2, 128, 128, true, std::vector<int32_t>(200, 33), "many short"));
+  for (const bool causal : {true, false}) {
+    cases.push_back(Float16(Make(4, 1, 128, 128, causal, odd, "odd lengths")));
+    cases.push_back(Float16(Make(3, 3, 64, 64, causal, odd, "odd lengths")));
+    cases.push_back(Float16(Make(2, 2, 192, 128, causal, odd, "odd lengths")));
+  }
+  PrefillCase chunk = Make(4, 2, 128, 128, true, {1000, 3000, 129}, "chunks, paged");
+  chunk.query_tokens = {100, 513, 1};
+  chunk.page_tokens = 64;
+  cases.push_back(Float16(chunk));
+  PrefillCase window = Make(4, 4, 64, 64, true, {2000, 1, 700}, "window 100 + 10 first");
+  window.window = 100;
+  window.anchors = 10;
+  cases.push_back(Float16(window));
+  cases.push_back(Float16(large));
   return cases;
 }
 
@@ -398,6 +423,10 @@ std::vector<PrefillCase> PrefillTimeCases() {
     cases.push_back(Make(16, 16, 192, 128, true, same(1, length), fmt::format("1 x {}", length)));
   }
   cases.push_back(Make(128, 128, 192, 128, true, same(1, 8192), "1 x 8192"));
+  cases.push_back(Float16(Make(32, 8, 128, 128, true, same(4, 4096), "4 x 4096")));
+  cases.push_back(Float16(Make(32, 8, 128, 128, true, same(1, 16384), "1 x 16384")));
+  cases.push_back(Float16(Make(12, 12, 64, 64, true, same(8, 2048), "8 x 2048")));
+  cases.push_back(Float16(Make(16, 16, 192, 128, true, same(1, 4096), "1 x 4096")));
   for (const int length : {16384, 65536}) {
     PrefillCase c = Make(32, 8, 128, 128, true, same(1, length),
                          fmt::format("1 x {}, window 512 + 32 first", length));

@@ -25,6 +25,7 @@ struct PrefillCase {
   std::vector<int32_t> kv_lengths;
   std::vector<int32_t> query_tokens;  // empty: as many as keys
   float logit_scale = 1;
+  bool float16 = false;                            // queries, keys, values and output
   std::optional<ops::sparse::Policy> policy = {};  // what it keeps is visited by tile lists
 };
 

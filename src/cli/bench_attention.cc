@@ -403,7 +403,7 @@ void AddBenchAttention(Commands& commands) {
   option("--window", o->window, "Keep keys at most this far from the query; -1: all")
       ->check(CLI::Range(-1, kMaxTokens));
   option("--anchors", o->anchors, "... and the first so many")->check(CLI::Range(0, kMaxTokens));
-  option("--dtype", o->dtype, "Of queries and outputs, as safetensors names it");
+  option("--dtype", o->dtype, "Of queries, cache and outputs: BF16 or F16");
   option("--cache", o->cache, "bf16, int8 or fp8")->check(CLI::IsMember({"bf16", "int8", "fp8"}));
   option("--reduction", o->reduction, "balanced, batch-invariant or spans")
       ->check(CLI::IsMember({"balanced", "batch-invariant", "spans"}));

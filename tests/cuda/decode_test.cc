@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numbers>
 #include <optional>
 
 #include "emulator/simt.h"
@@ -33,6 +34,7 @@ struct Case {
   float value_scale = 1;  // of what the cache holds; queries are that much smaller
   std::optional<ops::sparse::Policy> policy = {};
   bool float16 = false;
+  Weights weights = Weights::kRandom;
 };
 
 void Check(const Case& c, uint64_t seed, std::vector<uint16_t>* result = nullptr) {
@@ -58,9 +60,26 @@ void Check(const Case& c, uint64_t seed, std::vector<uint16_t>* result = nullptr
     if (c.float16) planes[i].ToFloat16();
   }
   const size_t q_size = static_cast<size_t>(tokens) * c.heads * c.dim_qk;
-  const auto q = c.float16 ? noise.Float16(q_size, c.logit_scale)
-                           : noise.Bf16(q_size, c.logit_scale / c.value_scale);
-  const auto q_value = [&](size_t i) { return c.float16 ? F16ToF32(q[i]) : Bf16ToF32(q[i]); };
+  auto q = noise.Elements(q_size, c.logit_scale / c.value_scale, c.float16);
+  const auto q_value = [&](size_t i) { return bench::ElementToF32(q[i], c.float16); };
+  const float scale = 1.f / std::sqrt(static_cast<float>(c.dim_qk));
+  if (c.weights != Weights::kRandom) {
+    const int along = latent ? c.dim_v : 0;
+    for (size_t i = 0; i < q_size; ++i) {
+      q[i] = bench::F32ToElement(static_cast<int>(i) % c.dim_qk == along ? 1.f : 0.f, c.float16);
+    }
+    for (size_t b = 0; b < count; ++b) {
+      for (int h = 0; h < c.kv_heads; ++h) {
+        for (int t = 0; t < c.kv_lengths[b]; ++t) {
+          planes[latent ? 1 : 0].Set(table, b, t, h, 0,
+                                     Log2Weight(c.weights, t) * std::numbers::ln2_v<float> / scale);
+        }
+        for (int d = 0; d < c.dim_v && c.kv_lengths[b] > 0; ++d) {
+          planes[latent ? 0 : 1].Set(table, b, 0, h, d, 0);
+        }
+      }
+    }
+  }
   std::vector<uint16_t> out(static_cast<size_t>(tokens) * c.heads * c.dim_v, 0xffff);
   std::vector<float> lse(static_cast<size_t>(tokens) * c.heads, NAN);
 
@@ -132,7 +151,7 @@ void Check(const Case& c, uint64_t seed, std::vector<uint16_t>* result = nullptr
   p.out_token_stride = int64_t{c.heads} * c.dim_v;
   p.out_head_stride = c.dim_v;
   p.lse = lse.data();
-  p.scale = 1.f / std::sqrt(static_cast<float>(c.dim_qk));
+  p.scale = scale;
   if (sparse) lists->Bind(&p);
   ops::BindDecodeWorkspace(*plan, workspace.data(), &p);
   const Status legal = ops::CheckDecodeParams(*plan, p);
@@ -384,6 +403,64 @@ TEST(EmulatedDecode, Float16) {
            .policy = {{.heads = {{ops::sparse::HeadRole::kLocal, 100, 10}}}},
            .float16 = true},
           seed);
+  }
+}
+
+// What float16 probabilities could not hold: too large, or so small that they would be zeros.
+void CheckWeights(Case c) {
+  for (const Weights weights : {Weights::kSink, Weights::kRising}) {
+    for (const bool float16 : {false, true}) {
+      c.name = weights == Weights::kSink ? "a sink" : "rising weights";
+      c.weights = weights;
+      c.value_scale = weights == Weights::kSink ? kSinkValues : 1;
+      c.float16 = float16;
+      Check(c, 5);
+    }
+  }
+}
+
+TEST(EmulatedDecode, UnevenWeights) {
+  CheckWeights({.kv_lengths = {330, 1, 64}, .kernel = ops::DecodeKernel::kWarps});
+  CheckWeights({.kv_lengths = {330, 1, 64}, .portable = true});
+  CheckWeights({.heads = 16,
+                .kv_heads = 1,
+                .dim_qk = 576,
+                .dim_v = 512,
+                .kv_lengths = {330, 1, 64},
+                .portable = true});
+}
+
+TEST(EmulatedDecode, Float16Portable) {
+  for (const uint64_t seed : Seeds({1, 2})) {
+    Check({.name = "odd lengths",
+           .kv_lengths = {1, 63, 65, 0, 200},
+           .portable = true,
+           .float16 = true},
+          seed);
+    Check({.name = "d128, pages of 16, large logits",
+           .heads = 20,
+           .kv_heads = 1,
+           .dim_qk = 128,
+           .dim_v = 128,
+           .kv_lengths = {130, 300, 8},
+           .page_tokens = 16,
+           .query_tokens = {2, 1, 4},
+           .portable = true,
+           .logit_scale = 40,
+           .float16 = true},
+          seed);
+    for (const int heads : {4, 40}) {
+      Check({.name = "latents",
+             .heads = heads,
+             .kv_heads = 1,
+             .dim_qk = 576,
+             .dim_v = 512,
+             .kv_lengths = {1, 31, 0, 33, 257},
+             .portable = true,
+             .num_sms = 3,
+             .float16 = true},
+            seed);
+    }
   }
 }
 

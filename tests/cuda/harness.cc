@@ -49,6 +49,14 @@ void HostPlane::ToFloat16() {
   }
 }
 
+void HostPlane::Set(const PageTable& table, size_t sequence, int token, int head, int d,
+                    float value) {
+  const bool float16 = !exact.empty();
+  const auto at = static_cast<size_t>(Row(table, sequence, token, head) + d - data.data());
+  data[at] = bench::F32ToElement(value, float16);
+  if (float16) exact[at] = F16ToF32(data[at]);
+}
+
 namespace {
 
 // `count` elements of a row: codes, their scale, and what they stand for.
@@ -113,7 +121,7 @@ QuantisedPlane::QuantisedPlane(HostPlane* latents, const HostPlane& rope,
 
 void Errors::Add(const RowReference& want, const uint16_t* out, float lse, bool float16) {
   for (size_t d = 0; d < want.out.size(); ++d) {
-    const double value = float16 ? F16ToF32(out[d]) : Bf16ToF32(out[d]);
+    const double value = bench::ElementToF32(out[d], float16);
     if (!std::isfinite(value)) difference_ = std::numeric_limits<double>::infinity();
     difference_ += (value - want.out[d]) * (value - want.out[d]);
     norm_ += want.out[d] * want.out[d];

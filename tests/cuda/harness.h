@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "base/dtype.h"
+#include "attention/element.h"
 #include "kernels/cuda/decode_params.h"
 #include "order.h"
 
@@ -26,16 +26,12 @@ class Noise {
  public:
   explicit Noise(uint32_t seed) : engine_(seed) {}
   float Next(float scale) { return scale * std::uniform_real_distribution<float>(-1, 1)(engine_); }
-  std::vector<uint16_t> Float16(size_t count, float scale) {
+  std::vector<uint16_t> Elements(size_t count, float scale, bool float16) {
     std::vector<uint16_t> values(count);
-    for (uint16_t& v : values) v = F32ToF16(Next(scale));
+    for (uint16_t& v : values) v = bench::F32ToElement(Next(scale), float16);
     return values;
   }
-  std::vector<uint16_t> Bf16(size_t count, float scale) {
-    std::vector<uint16_t> values(count);
-    for (uint16_t& v : values) v = F32ToBf16(Next(scale));
-    return values;
-  }
+  std::vector<uint16_t> Bf16(size_t count, float scale) { return Elements(count, scale, false); }
   std::mt19937& engine() { return engine_; }
 
  private:
@@ -54,7 +50,8 @@ struct PageTable {
   }
 };
 
-// A plane of a paged cache in token-major bf16 pages; rows without a token are NaN.
+// A plane of a paged cache in token-major pages, bf16 until it becomes something else; rows without
+// a token are NaN.
 struct HostPlane {
   std::vector<uint16_t> data;
   std::vector<float> exact;  // what the elements stand for, where bf16 would round it
@@ -74,6 +71,8 @@ struct HostPlane {
   }
   // Elements become float16, poison stays NaN.
   void ToFloat16();
+  // Of a bf16 or float16 plane.
+  void Set(const PageTable& table, size_t sequence, int token, int head, int d, float value);
   double Value(const PageTable& table, size_t sequence, int token, int head, int d) const {
     const uint16_t* at = Row(table, sequence, token, head) + d;
     return exact.empty() ? double{Bf16ToF32(*at)}
@@ -113,6 +112,19 @@ struct QuantisedPlane {
     return {scales.data(), int64_t{page_tokens} * num_heads * 4, 4, int64_t{page_tokens} * 4};
   }
 };
+
+// Weights of a case's keys, log2, in place of random ones: queries become unit vectors along one
+// element, which makes a key's score. The values of the first key are zero, so that the others make
+// the output, whatever its weight.
+//   kSink: the first key outweighs each other by 2^18 to 2^21. With values of kSinkValues the
+//   output is not too small for float16. kRising: each outweighs the one before, by less than what
+//   a base of exponentials waits for.
+enum class Weights : uint8_t { kRandom, kSink, kRising };
+inline constexpr float kSinkValues = 4096;
+inline float Log2Weight(Weights weights, int key) {
+  if (weights == Weights::kSink) return key == 0 ? 18.F : -0.37F * static_cast<float>(key % 8);
+  return static_cast<float>(key) * 0.15F;
+}
 
 // Softmax attention of one row over `visible` keys, in float64.
 struct RowReference {

@@ -15,7 +15,7 @@ TEST(EmulatedMergeStates, AgreesWithFloat64) {
     bench::MergeRun run(c, kGpu);
     run.Run();
     const bench::MergeRun::Errors errors = run.Compare();
-    EXPECT_LE(errors.out, c.float32 ? 1e-5 : 3e-3);
+    EXPECT_LE(errors.out, bench::MergeTolerance(c));
     EXPECT_LE(errors.lse, 1e-4);
   }
 }

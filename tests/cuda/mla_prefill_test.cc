@@ -4,8 +4,8 @@
 #include <cmath>
 #include <vector>
 
+#include "attention/element.h"
 #include "attention/mla_prefill_case.h"
-#include "base/dtype.h"
 #include "emulator/simt.h"
 #include "ops/attention.h"
 #include "ops/test_rig.h"
@@ -17,19 +17,20 @@ constexpr ops::GpuLimits kGpu = {
     .compute_major = 9, .num_sms = 2, .shared_bytes_per_block = 232448};
 
 cudaError_t Multiply(const kernels::cuda::GemmParams& p, cudaStream_t) {
+  const auto value = [&p](uint16_t bits) { return bench::ElementToF32(bits, p.float16); };
   const auto* a = static_cast<const uint16_t*>(p.a);
   const auto* b = static_cast<const uint16_t*>(p.b);
   std::vector<float> row(static_cast<size_t>(p.k));
   std::vector<float> weights(static_cast<size_t>(p.n * p.k));
-  for (int64_t i = 0; i < p.n * p.k; ++i) weights[static_cast<size_t>(i)] = Bf16ToF32(b[i]);
+  for (int64_t i = 0; i < p.n * p.k; ++i) weights[static_cast<size_t>(i)] = value(b[i]);
   for (int64_t m = 0; m < p.m; ++m) {
-    for (int64_t k = 0; k < p.k; ++k) row[static_cast<size_t>(k)] = Bf16ToF32(a[m * p.k + k]);
+    for (int64_t k = 0; k < p.k; ++k) row[static_cast<size_t>(k)] = value(a[m * p.k + k]);
     for (int64_t n = 0; n < p.n; ++n) {
       float sum = 0;
       for (size_t k = 0; k < row.size(); ++k) {
         sum += row[k] * weights[static_cast<size_t>(n) * row.size() + k];
       }
-      static_cast<uint16_t*>(p.c)[m * p.n + n] = F32ToBf16(sum);
+      static_cast<uint16_t*>(p.c)[m * p.n + n] = bench::F32ToElement(sum, p.float16);
     }
   }
   return cudaSuccess;
@@ -39,6 +40,7 @@ class EmulatedMlaPrefill : public testing::TestWithParam<bool> {
  protected:
   static void Check(bench::MlaPrefillCase c, int want_parts) {
     SCOPED_TRACE(c.name);
+    const bool float16 = c.float16;
     simt::SetSeed(static_cast<uint64_t>(want_parts));
     bench::MlaPrefillRun run(std::move(c), {.portable = GetParam()}, kGpu, &Multiply);
     EXPECT_EQ(run.plan().num_parts, want_parts);
@@ -46,8 +48,8 @@ class EmulatedMlaPrefill : public testing::TestWithParam<bool> {
     const auto first = run.Output();
     const bench::AttentionErrors errors = run.CompareFloat64(400);
     EXPECT_TRUE(errors.finite);
-    EXPECT_LE(errors.out, 5e-3);
-    EXPECT_LE(errors.lse, bench::kMlaLseTolerance);
+    EXPECT_LE(errors.out, float16 ? 8e-4 : 5e-3);
+    EXPECT_LE(errors.lse, float16 ? bench::kMlaLseToleranceF16 : bench::kMlaLseTolerance);
     run.Run();
     EXPECT_EQ(run.Output(), first);
   }
@@ -83,6 +85,23 @@ TEST_P(EmulatedMlaPrefill, PartsAcrossSequences) {
          .query_tokens = {9, 60},
          .part_keys = 128},
         2);
+}
+
+TEST_P(EmulatedMlaPrefill, Float16) {
+  Check({.name = "float16, causal",
+         .num_heads = 2,
+         .kv_lengths = {50, 0, 210, 3},
+         .part_keys = 128,
+         .float16 = true},
+        3);
+  Check({.name = "float16, three parts, two at once",
+         .num_heads = 1,
+         .kv_lengths = {300},
+         .query_tokens = {150},
+         .part_keys = 128,
+         .max_states = 2,
+         .float16 = true},
+        3);
 }
 
 TEST_P(EmulatedMlaPrefill, MorePartsThanAreMergedAtOnce) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numbers>
 #include <optional>
 
 #include "emulator/simt.h"
@@ -28,6 +29,8 @@ struct Case {
   float logit_scale = 3;
   bool portable = false;
   std::optional<ops::sparse::Policy> policy = {};
+  bool float16 = false;
+  Weights weights = Weights::kRandom;
 };
 
 void Check(const Case& c, uint64_t seed) {
@@ -41,9 +44,29 @@ void Check(const Case& c, uint64_t seed) {
   const int tokens = starts.back();
   const int longest = *std::max_element(c.kv_lengths.begin(), c.kv_lengths.end());
   const PageTable table(c.kv_lengths, c.page_tokens, noise);
-  const HostPlane k(table, c.kv_lengths, c.page_tokens, c.kv_heads, c.dim_qk, 1, noise);
-  const HostPlane v(table, c.kv_lengths, c.page_tokens, c.kv_heads, c.dim_v, 1, noise);
-  const auto q = noise.Bf16(static_cast<size_t>(tokens) * c.heads * c.dim_qk, c.logit_scale);
+  HostPlane k(table, c.kv_lengths, c.page_tokens, c.kv_heads, c.dim_qk, 1, noise);
+  HostPlane v(table, c.kv_lengths, c.page_tokens, c.kv_heads, c.dim_v,
+              c.weights == Weights::kSink ? kSinkValues : 1.f, noise);
+  if (c.float16) {
+    k.ToFloat16();
+    v.ToFloat16();
+  }
+  auto q =
+      noise.Elements(static_cast<size_t>(tokens) * c.heads * c.dim_qk, c.logit_scale, c.float16);
+  const float scale = 1.f / std::sqrt(static_cast<float>(c.dim_qk));
+  if (c.weights != Weights::kRandom) {
+    for (size_t i = 0; i < q.size(); ++i) {
+      q[i] = bench::F32ToElement(static_cast<int>(i) % c.dim_qk == 0 ? 1.f : 0.f, c.float16);
+    }
+    for (size_t b = 0; b < count; ++b) {
+      for (int h = 0; h < c.kv_heads; ++h) {
+        for (int t = 0; t < c.kv_lengths[b]; ++t) {
+          k.Set(table, b, t, h, 0, Log2Weight(c.weights, t) * std::numbers::ln2_v<float> / scale);
+        }
+        for (int d = 0; d < c.dim_v && c.kv_lengths[b] > 0; ++d) v.Set(table, b, 0, h, d, 0);
+      }
+    }
+  }
   std::vector<uint16_t> out(static_cast<size_t>(tokens) * c.heads * c.dim_v, 0xffff);
   std::vector<float> lse(static_cast<size_t>(tokens) * c.heads, NAN);
 
@@ -58,7 +81,8 @@ void Check(const Case& c, uint64_t seed) {
                                             .causal = c.causal,
                                             .window = c.window,
                                             .anchors = c.anchors,
-                                            .tile_lists = c.policy.has_value()};
+                                            .tile_lists = c.policy.has_value(),
+                                            .dtype = c.float16 ? DType::kF16 : DType::kBF16};
   const ops::GpuLimits gpu = {
       .compute_major = 9, .num_sms = c.num_sms, .shared_bytes_per_block = 232448};
   const auto plan = ops::PlanPrefillAttention(shape, {.portable = c.portable}, gpu);
@@ -93,7 +117,7 @@ void Check(const Case& c, uint64_t seed) {
   p.out_token_stride = int64_t{c.heads} * c.dim_v;
   p.out_head_stride = c.dim_v;
   p.lse = lse.data();
-  p.scale = 1.f / std::sqrt(static_cast<float>(c.dim_qk));
+  p.scale = scale;
   ops::BindPrefillWorkspace(*plan, workspace.data(), &p);
   if (sparse) lists->Bind(&p);
   const Status legal = ops::CheckPrefillParams(*plan, p);
@@ -152,21 +176,21 @@ void Check(const Case& c, uint64_t seed) {
               if (!seen) return -std::numeric_limits<double>::infinity();
               double sum = 0;
               for (int d = 0; d < c.dim_qk; ++d) {
-                sum += double{Bf16ToF32(q[row * c.dim_qk + d])} *
+                sum += double{bench::ElementToF32(q[row * c.dim_qk + d], c.float16)} *
                        (key >= visible ? learned->Value(0, key - visible, kv_head, d)
-                                       : Bf16ToF32(k.Row(table, b, key, kv_head)[d]));
+                                       : k.Value(table, b, key, kv_head, d));
               }
               return sum * p.scale;
             },
             [&](int key, int d) {
               return key >= visible ? learned->Value(1, key - visible, kv_head, d)
-                                    : double{Bf16ToF32(v.Row(table, b, key, kv_head)[d])};
+                                    : v.Value(table, b, key, kv_head, d);
             });
-        errors.Add(want, out.data() + row * c.dim_v, lse[row]);
+        errors.Add(want, out.data() + row * c.dim_v, lse[row], c.float16);
       }
     }
   }
-  EXPECT_LE(errors.out(), 5e-3);
+  EXPECT_LE(errors.out(), c.float16 ? 8e-4 : 5e-3);  // probabilities and output are rounded
   EXPECT_LE(errors.lse(), 1e-3);
 }
 
@@ -200,6 +224,47 @@ TEST_P(EmulatedPrefill, Causal) {
 TEST_P(EmulatedPrefill, Full) {
   Check({.name = "full", .dim_qk = 128, .dim_v = 128, .causal = false, .kv_lengths = {200, 30}}, 3);
   Check({.name = "full d64", .causal = false, .kv_lengths = {300}}, 4);
+}
+
+TEST(EmulatedPrefill, Float16) {
+  for (const uint64_t seed : Seeds({1, 2})) {
+    const auto check = [seed](Case c) {
+      c.float16 = true;
+      c.portable = true;
+      Check(c, seed);
+    };
+    check({.name = "odd lengths", .kv_lengths = {1, 63, 0, 65, 257}});
+    check({.name = "d128, chunk",
+           .dim_qk = 128,
+           .dim_v = 128,
+           .kv_lengths = {333, 5},
+           .query_tokens = {70, 3}});
+    check({.name = "192/128, full",
+           .dim_qk = 192,
+           .dim_v = 128,
+           .causal = false,
+           .kv_lengths = {260},
+           .page_tokens = 16});
+    check({.name = "large logits", .kv_lengths = {300}, .logit_scale = 60});
+    check({.name = "window", .kv_lengths = {400}, .window = 100, .anchors = 10});
+  }
+}
+
+// What float16 probabilities could not hold: too large, or so small that they would be zeros.
+TEST(EmulatedPrefill, UnevenWeights) {
+  for (const Weights weights : {Weights::kSink, Weights::kRising}) {
+    for (const bool float16 : {false, true}) {
+      Check({.name = weights == Weights::kSink ? "a sink" : "rising weights",
+             .heads = 1,
+             .causal = false,
+             .kv_lengths = {330},
+             .query_tokens = {20},
+             .portable = true,
+             .float16 = float16,
+             .weights = weights},
+            5);
+    }
+  }
 }
 
 TEST(EmulatedPrefillLists, AgreeWithFloat64) {

@@ -85,9 +85,10 @@ cudaError_t CublasGemm::Multiply(const GemmParams& p, cudaStream_t stream) const
   const int m = static_cast<int>(p.m);
   const int n = static_cast<int>(p.n);
   const int k = static_cast<int>(p.k);
-  const cublasStatus_t status = blas.gemm(blas.handle, CUBLAS_OP_T, CUBLAS_OP_N, n, m, k, &one, p.b,
-                                          CUDA_R_16BF, k, p.a, CUDA_R_16BF, k, &zero, p.c,
-                                          CUDA_R_16BF, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+  const cudaDataType type = p.float16 ? CUDA_R_16F : CUDA_R_16BF;
+  const cublasStatus_t status =
+      blas.gemm(blas.handle, CUBLAS_OP_T, CUBLAS_OP_N, n, m, k, &one, p.b, type, k, p.a, type, k,
+                &zero, p.c, type, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
   switch (status) {
     case CUBLAS_STATUS_SUCCESS:
       return cudaSuccess;

@@ -10,6 +10,7 @@ cudaError_t RunDecodeSm90(int dim_qk, int dim_v, int rows, const DecodeParams& p
   if (dim_v == 512 && params.code == CacheCode::kE4m3) {
     return RunDecodeLatentSm90<CacheCode::kE4m3>(params, stream);
   }
+  if (params.float16 && !params.free_warps) return cudaErrorNotSupported;
   if (params.free_warps) return RunDecodeWarpsSm90(params.code, dim_v, rows, params, stream);
 #define FATHOM_DECODE(QK, V, ROWS)                      \
   if (dim_qk == (QK) && dim_v == (V) && rows == (ROWS)) \
@@ -51,12 +52,24 @@ cudaError_t RunDecodeWarpsSm90(CacheCode code, int dim, int rows, const DecodePa
 }
 
 cudaError_t RunDecodeSm80(int dim_v, int rows, const DecodeParams& params, cudaStream_t stream) {
-  if (dim_v == 64 && rows == 8) return RunDecodeSm80<64, 8>(params, stream);
-  if (dim_v == 64 && rows == 16) return RunDecodeSm80<64, 16>(params, stream);
-  if (dim_v == 128 && rows == 8) return RunDecodeSm80<128, 8>(params, stream);
-  if (dim_v == 128 && rows == 16) return RunDecodeSm80<128, 16>(params, stream);
-  if (dim_v == 512 && rows == 16) return RunDecodeLatentSm80<16>(params, stream);
-  if (dim_v == 512 && rows == 32) return RunDecodeLatentSm80<32>(params, stream);
+#define FATHOM_DECODE(DIM, ROWS)                                           \
+  if (dim_v == (DIM) && rows == (ROWS)) {                                  \
+    return params.float16 ? RunDecodeSm80<DIM, ROWS, true>(params, stream) \
+                          : RunDecodeSm80<DIM, ROWS>(params, stream);      \
+  }
+#define FATHOM_DECODE_LATENT(ROWS)                                          \
+  if (dim_v == 512 && rows == (ROWS)) {                                     \
+    return params.float16 ? RunDecodeLatentSm80<ROWS, true>(params, stream) \
+                          : RunDecodeLatentSm80<ROWS>(params, stream);      \
+  }
+  FATHOM_DECODE(64, 8)
+  FATHOM_DECODE(64, 16)
+  FATHOM_DECODE(128, 8)
+  FATHOM_DECODE(128, 16)
+  FATHOM_DECODE_LATENT(16)
+  FATHOM_DECODE_LATENT(32)
+#undef FATHOM_DECODE_LATENT
+#undef FATHOM_DECODE
   return cudaErrorNotSupported;
 }
 

@@ -39,15 +39,16 @@ cudaError_t RunDecodeWideSm90(const DecodeParams& params, cudaStream_t stream);
 template <CacheCode kCode>
 cudaError_t RunDecodeLatentSm90(const DecodeParams& params, cudaStream_t stream);
 
-// For GPUs without wgmma. kDim: 64, 128; kRows: 8, 16.
-template <int kDim, int kRows>
+// For GPUs without wgmma. kDim: 64, 128; kRows: 8, 16. kFloat16, here and below: queries, cache and
+// output in place of bf16.
+template <int kDim, int kRows, bool kFloat16 = false>
 cudaError_t RunDecodeSm80(const DecodeParams& params, cudaStream_t stream);
 
-// MLA, bf16. kRows: 16, 32.
-template <int kRows>
+// MLA. kRows: 16, 32.
+template <int kRows, bool kFloat16 = false>
 cudaError_t RunDecodeLatentSm80(const DecodeParams& params, cudaStream_t stream);
 
-// GQA with free-running warps. kDim: 64, 128; kRows: 8, 16. kFloat16: in place of bf16.
+// GQA with free-running warps. kDim: 64, 128; kRows: 8, 16.
 template <CacheCode kCode, int kDim, int kRows, bool kFloat16 = false>
 cudaError_t RunDecodeWarpsSm90(const DecodeParams& params, cudaStream_t stream);
 
@@ -81,11 +82,12 @@ template <int kDimQk, int kDimV, int kGroups, bool kLists>
 cudaError_t RunPrefillSm90(const PrefillParams& params, cudaStream_t stream);
 
 // The same for GPUs without wgmma: 128 rows a tile.
-template <int kDimQk, int kDimV>
+template <int kDimQk, int kDimV, bool kFloat16 = false>
 cudaError_t RunPrefillSm80(const PrefillParams& params, cudaStream_t stream);
 
 // Finds the instantiation; cudaErrorNotSupported when there is none.
 cudaError_t RunPrefill(int dim_qk, int dim_v, const PrefillParams& params, cudaStream_t stream);
+cudaError_t RunPrefillSm80(int dim_qk, int dim_v, const PrefillParams& params, cudaStream_t stream);
 cudaError_t RunPrefillSm90(int dim_qk, int dim_v, const PrefillParams& params, cudaStream_t stream);
 
 // Multiplies on the stream (CublasGemm; on an emulated GPU, the host).

@@ -1,9 +1,7 @@
 // One warp a row, four consecutive elements a lane and chunk; states are read in order.
-#include <cuda_bf16.h>
-
+#include "kernels/cuda/element_type.cuh"
 #include "kernels/cuda/launch_kernel.h"
 #include "kernels/cuda/merge_states_params.h"
-#include "kernels/cuda/ptx/sync.h"
 
 namespace fathom::kernels::cuda {
 namespace {
@@ -13,6 +11,7 @@ constexpr int kElements = 4;  // of a lane's chunk
 constexpr int kChunks = 512 / (32 * kElements);
 constexpr float kLog2E = 1.4426950408889634f;
 
+template <bool kFloat16>
 __device__ void LoadRow(const AttentionState& state, int64_t row, int element,
                         float (&x)[kElements]) {
   if (state.float32) {
@@ -26,12 +25,15 @@ __device__ void LoadRow(const AttentionState& state, int64_t row, int element,
   }
   const uint2 v = *reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(state.out) +
                                                   row * state.row_stride + element);
-  x[0] = ptx::LowBf16(v.x);
-  x[1] = ptx::HighBf16(v.x);
-  x[2] = ptx::LowBf16(v.y);
-  x[3] = ptx::HighBf16(v.y);
+  const float2 low = ElementType<kFloat16>::Unpack(v.x);
+  const float2 high = ElementType<kFloat16>::Unpack(v.y);
+  x[0] = low.x;
+  x[1] = low.y;
+  x[2] = high.x;
+  x[3] = high.y;
 }
 
+template <bool kFloat16>
 __global__ __launch_bounds__(kWarps * 32) void MergeStatesKernel(
     const __grid_constant__ MergeStatesParams params) {
   const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
@@ -54,7 +56,7 @@ __global__ __launch_bounds__(kWarps * 32) void MergeStatesKernel(
       const int element = (c * 32 + lane) * kElements;
       if (element >= params.dim) continue;
       float x[kElements];
-      LoadRow(state, row, element, x);
+      LoadRow<kFloat16>(state, row, element, x);
 #pragma unroll
       for (int i = 0; i < kElements; ++i) {
         folded[c][i] = folded[c][i] * old_weight + weight * x[i];
@@ -73,8 +75,9 @@ __global__ __launch_bounds__(kWarps * 32) void MergeStatesKernel(
       *reinterpret_cast<float4*>(static_cast<float*>(params.out) + at) =
           make_float4(f[0] * scale, f[1] * scale, f[2] * scale, f[3] * scale);
     } else {
-      *reinterpret_cast<uint2*>(static_cast<uint16_t*>(params.out) + at) = make_uint2(
-          ptx::PackBf16(f[0] * scale, f[1] * scale), ptx::PackBf16(f[2] * scale, f[3] * scale));
+      *reinterpret_cast<uint2*>(static_cast<uint16_t*>(params.out) + at) =
+          make_uint2(ElementType<kFloat16>::Pack(f[0] * scale, f[1] * scale),
+                     ElementType<kFloat16>::Pack(f[2] * scale, f[3] * scale));
     }
   }
   if (params.lse != nullptr && lane == 0) {
@@ -86,7 +89,7 @@ __global__ __launch_bounds__(kWarps * 32) void MergeStatesKernel(
 
 cudaError_t RunMergeStates(const MergeStatesParams& params, cudaStream_t stream) {
   return LaunchKernel(
-      MergeStatesKernel,
+      params.float16 ? MergeStatesKernel<true> : MergeStatesKernel<false>,
       {.blocks = static_cast<int>((params.rows + kWarps - 1) / kWarps), .threads = kWarps * 32},
       stream, params);
 }

@@ -7,8 +7,8 @@ namespace fathom::kernels::cuda {
 
 inline constexpr int kMaxMergeStates = 16;  // in one launch; more fold in several
 
-// Rows [rows, dim] bf16 or f32, and their log-sum-exp (natural log; -inf: saw no key). Device
-// memory.
+// Rows [rows, dim] bf16, float16 or f32, and their log-sum-exp (natural log; -inf: saw no key).
+// Device memory.
 struct AttentionState {
   const void* out = nullptr;
   const float* lse = nullptr;
@@ -27,6 +27,7 @@ struct MergeStatesParams {
   void* out = nullptr;
   int64_t out_row_stride = 0;
   bool out_float32 = false;
+  bool float16 = false;  // states and result: float16 where they are not float32, else bf16
   float* lse = nullptr;  // or null
 };
 

@@ -44,6 +44,7 @@ cudaError_t ExpandPart(const MlaPrefillParams& params, int part, const GemmFunct
   g.m = params.part_keys;
   g.n = int64_t{params.num_heads} * kMlaNope;
   g.k = kMlaLatent;
+  g.float16 = params.float16;
   g.workspace = params.gemm_workspace;
   g.workspace_bytes = params.gemm_workspace_bytes;
   g.b = params.w_uk;
@@ -71,6 +72,7 @@ cudaError_t RunMlaPrefill(const MlaPrefillParams& params, const GemmFunction& ge
   MergeStatesParams merge;
   merge.dim = kMlaV;
   merge.rows = rows;
+  merge.float16 = params.float16;
   merge.out_row_stride = kMlaV;
   int used = 0;  // slots
   for (int part = 0; part < params.num_parts; ++part) {

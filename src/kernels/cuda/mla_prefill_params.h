@@ -14,7 +14,7 @@ inline constexpr int kMlaRope = 64;     // rotated ones; of keys, shared by all 
 inline constexpr int kMlaLatent = 512;  // of a token in the cache
 inline constexpr int kMlaV = 128;       // of a head's values
 
-// c [m, n] = a [m, k] b [n, k]', bf16 with float32 sums, all rows behind each other.
+// c [m, n] = a [m, k] b [n, k]', bf16 or float16 with float32 sums, all rows behind each other.
 struct GemmParams {
   const void* a = nullptr;
   const void* b = nullptr;
@@ -22,6 +22,7 @@ struct GemmParams {
   int64_t m = 0;
   int64_t n = 0;
   int64_t k = 0;
+  bool float16 = false;  // in place of bf16
   void* workspace = nullptr;
   int64_t workspace_bytes = 0;
 };
@@ -50,6 +51,7 @@ struct MlaPrefillParams {
   float* lse = nullptr;  // natural log; [num_tokens, num_heads]; may be null
   float scale = 0;       // > 0
   bool causal = true;    // query i of n sees keys [0, kv_length - n + 1 + i), else all
+  bool float16 = false;  // float16 wherever bf16 is said here
 
   int32_t num_sequences = 0;
   int32_t num_heads = 0;

@@ -4,6 +4,7 @@ namespace fathom::kernels::cuda {
 
 cudaError_t RunPrefillSm90(int dim_qk, int dim_v, const PrefillParams& params,
                            cudaStream_t stream) {
+  if (params.float16) return cudaErrorNotSupported;
 #define FATHOM_PREFILL(QK, V, GROUPS)                                                     \
   if (dim_qk == (QK) && dim_v == (V)) {                                                   \
     return params.lists == nullptr ? RunPrefillSm90<QK, V, GROUPS, false>(params, stream) \
@@ -16,12 +17,23 @@ cudaError_t RunPrefillSm90(int dim_qk, int dim_v, const PrefillParams& params,
   return cudaErrorNotSupported;
 }
 
-cudaError_t RunPrefill(int dim_qk, int dim_v, const PrefillParams& params, cudaStream_t stream) {
-  if (!params.portable) return RunPrefillSm90(dim_qk, dim_v, params, stream);
-  if (dim_qk == 64 && dim_v == 64) return RunPrefillSm80<64, 64>(params, stream);
-  if (dim_qk == 128 && dim_v == 128) return RunPrefillSm80<128, 128>(params, stream);
-  if (dim_qk == 192 && dim_v == 128) return RunPrefillSm80<192, 128>(params, stream);
+cudaError_t RunPrefillSm80(int dim_qk, int dim_v, const PrefillParams& params,
+                           cudaStream_t stream) {
+#define FATHOM_PREFILL(QK, V)                                           \
+  if (dim_qk == (QK) && dim_v == (V)) {                                 \
+    return params.float16 ? RunPrefillSm80<QK, V, true>(params, stream) \
+                          : RunPrefillSm80<QK, V>(params, stream);      \
+  }
+  FATHOM_PREFILL(64, 64)
+  FATHOM_PREFILL(128, 128)
+  FATHOM_PREFILL(192, 128)
+#undef FATHOM_PREFILL
   return cudaErrorNotSupported;
+}
+
+cudaError_t RunPrefill(int dim_qk, int dim_v, const PrefillParams& params, cudaStream_t stream) {
+  return params.portable ? RunPrefillSm80(dim_qk, dim_v, params, stream)
+                         : RunPrefillSm90(dim_qk, dim_v, params, stream);
 }
 
 cudaError_t RunBackward(int dim, const BackwardParams& params, cudaStream_t stream) {

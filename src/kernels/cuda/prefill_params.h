@@ -57,6 +57,7 @@ struct PrefillParams {
 
   // Plan and workspace.
   bool portable = false;  // kernels of sm80
+  bool float16 = false;   // queries, cache and output: float16 where they are said to be bf16
   int32_t max_tiles = 0;
   int32_t num_blocks = 0;        // persistent: as many as the GPU has SMs
   int32_t section_heads = 0;     // query heads worked on together, so that their keys stay in L2

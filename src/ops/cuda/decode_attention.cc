@@ -59,8 +59,8 @@ int64_t LineSize(const DecodeAttentionShape& s) {
 Status CheckShape(const DecodeAttentionShape& s, const GpuLimits& gpu) {
   const auto supported = [&gpu] {
     return fmt::format(
-        "supported on this GPU: {}; BF16, GQA on Hopper also F16; pages of 16, 32, 64 or 128 "
-        "tokens; 1 to 8 query tokens a sequence",
+        "supported on this GPU: {}; pages of 16, 32, 64 or 128 tokens; 1 to 8 query tokens a "
+        "sequence",
         SupportedOn(gpu, DecodeKernels()));
   };
   if (s.num_sequences < 1 || s.num_kv_heads < 1 || s.num_heads < 1 ||

@@ -1,9 +1,12 @@
 #include "ops/cuda/gpu.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <string_view>
+#include <vector>
 
 #include "kernels/cuda/sm80/decode/config.h"
 #include "kernels/cuda/sm80/decode_latent/config.h"
@@ -47,6 +50,8 @@ constexpr AttentionKernel Wide(const char* family) {
           KernelKind::kWide};
 }
 
+constexpr DType TypeOf(bool float16) { return float16 ? DType::kF16 : DType::kBF16; }
+
 template <CacheCode kCode, int kDim, int kRows, bool kFloat16 = false>
 constexpr AttentionKernel Warps(const char* family) {
   using Config = sm90::WarpsConfig<kCode, kDim, kRows, kFloat16>;
@@ -61,7 +66,7 @@ constexpr AttentionKernel Warps(const char* family) {
           KernelKind::kWarps,
           Config::kQuantised,
           true,
-          kFloat16 ? DType::kF16 : DType::kBF16};
+          TypeOf(kFloat16)};
 }
 
 constexpr AttentionKernel Latent(const char* family) {
@@ -78,9 +83,9 @@ constexpr AttentionKernel Latent(const char* family) {
           true};
 }
 
-template <int kDim, int kRows>
+template <int kDim, int kRows, bool kFloat16>
 constexpr AttentionKernel PortableDecode(const char* family) {
-  using Config = sm80::DecodeConfig<kDim, kRows>;
+  using Config = sm80::DecodeConfig<kDim, kRows, kFloat16>;
   return {family,
           kDim,
           kDim,
@@ -89,12 +94,15 @@ constexpr AttentionKernel PortableDecode(const char* family) {
           Config::kThreads,
           kRows == 8 ? 2 : 1,
           Config::kSharedBytes,
-          KernelKind::kPortable};
+          KernelKind::kPortable,
+          false,
+          false,
+          TypeOf(kFloat16)};
 }
 
-template <int kRows>
+template <int kRows, bool kFloat16>
 constexpr AttentionKernel PortableLatent(const char* family) {
-  using Config = sm80::LatentConfig<kRows>;
+  using Config = sm80::LatentConfig<kRows, kFloat16>;
   return {family,
           Config::kDimQk,
           Config::kDimV,
@@ -103,12 +111,15 @@ constexpr AttentionKernel PortableLatent(const char* family) {
           Config::kThreads,
           Config::kBlocksPerSm,
           Config::kSharedBytes,
-          KernelKind::kPortable};
+          KernelKind::kPortable,
+          false,
+          false,
+          TypeOf(kFloat16)};
 }
 
-template <int kDimQk, int kDimV>
+template <int kDimQk, int kDimV, bool kFloat16>
 constexpr AttentionKernel PortablePrefill(const char* family) {
-  using Config = sm80::PrefillConfig<kDimQk, kDimV>;
+  using Config = sm80::PrefillConfig<kDimQk, kDimV, kFloat16>;
   return {family,
           kDimQk,
           kDimV,
@@ -117,7 +128,10 @@ constexpr AttentionKernel PortablePrefill(const char* family) {
           Config::kThreads,
           2,
           Config::kSharedBytes,
-          KernelKind::kPortable};
+          KernelKind::kPortable,
+          false,
+          false,
+          TypeOf(kFloat16)};
 }
 
 template <int kDimQk, int kDimV, int kGroups>
@@ -161,21 +175,30 @@ constexpr std::array kDecode = {
     Warps<CacheCode::kInt8, 128, 8>("gqa_d128_quantised"),
     Warps<CacheCode::kInt8, 128, 16>("gqa_d128_quantised"),
     Latent("mla_576_512_quantised"),
-    PortableDecode<64, 8>("gqa_d64_portable"),
-    PortableDecode<64, 16>("gqa_d64_portable"),
-    PortableDecode<128, 8>("gqa_d128_portable"),
-    PortableDecode<128, 16>("gqa_d128_portable"),
-    PortableLatent<16>("mla_576_512_portable"),
-    PortableLatent<32>("mla_576_512_portable"),
+    PortableDecode<64, 8, false>("gqa_d64_portable"),
+    PortableDecode<64, 16, false>("gqa_d64_portable"),
+    PortableDecode<128, 8, false>("gqa_d128_portable"),
+    PortableDecode<128, 16, false>("gqa_d128_portable"),
+    PortableLatent<16, false>("mla_576_512_portable"),
+    PortableLatent<32, false>("mla_576_512_portable"),
+    PortableDecode<64, 8, true>("gqa_d64_portable_f16"),
+    PortableDecode<64, 16, true>("gqa_d64_portable_f16"),
+    PortableDecode<128, 8, true>("gqa_d128_portable_f16"),
+    PortableDecode<128, 16, true>("gqa_d128_portable_f16"),
+    PortableLatent<16, true>("mla_576_512_portable_f16"),
+    PortableLatent<32, true>("mla_576_512_portable_f16"),
 };
 
 constexpr std::array kPrefill = {
     Prefill<64, 64, 3>("d64"),
     Prefill<128, 128, 2>("d128"),
     Prefill<192, 128, 2>("d192_128"),
-    PortablePrefill<64, 64>("d64_portable"),
-    PortablePrefill<128, 128>("d128_portable"),
-    PortablePrefill<192, 128>("d192_128_portable"),
+    PortablePrefill<64, 64, false>("d64_portable"),
+    PortablePrefill<128, 128, false>("d128_portable"),
+    PortablePrefill<192, 128, false>("d192_128_portable"),
+    PortablePrefill<64, 64, true>("d64_portable_f16"),
+    PortablePrefill<128, 128, true>("d128_portable_f16"),
+    PortablePrefill<192, 128, true>("d192_128_portable_f16"),
 };
 
 }  // namespace
@@ -205,14 +228,28 @@ std::string WhyNotOn(const GpuLimits& gpu, const AttentionKernel& kernel) {
 }
 
 std::string SupportedOn(const GpuLimits& gpu, std::span<const AttentionKernel> kernels) {
-  std::string text;
-  std::string_view family;
+  struct Dims {
+    int qk, v;
+    std::vector<std::string_view> types;
+  };
+  std::vector<Dims> supported;
   for (const AttentionKernel& kernel : kernels) {
-    if (family == kernel.family || !WhyNotOn(gpu, kernel).empty()) continue;
-    family = kernel.family;
-    const std::string dims = fmt::format("head dims {}/{}", kernel.dim_qk, kernel.dim_v);
-    if (text.find(dims) != std::string::npos) continue;  // another family has them
-    text += (text.empty() ? "" : ", ") + dims;
+    if (!WhyNotOn(gpu, kernel).empty()) continue;
+    auto dims = std::find_if(supported.begin(), supported.end(), [&kernel](const Dims& d) {
+      return d.qk == kernel.dim_qk && d.v == kernel.dim_v;
+    });
+    if (dims == supported.end()) {
+      dims = supported.insert(dims, {kernel.dim_qk, kernel.dim_v, {}});
+    }
+    const std::string_view type = NameOf(kernel.dtype);
+    if (std::find(dims->types.begin(), dims->types.end(), type) == dims->types.end()) {
+      dims->types.push_back(type);
+    }
+  }
+  std::string text;
+  for (const Dims& dims : supported) {
+    text += fmt::format("{}head dims {}/{} ({})", text.empty() ? "" : ", ", dims.qk, dims.v,
+                        fmt::join(dims.types, ", "));
   }
   if (text.empty()) {
     return fmt::format("nothing (compute capability {}.{}; every kernel needs 8.0)",

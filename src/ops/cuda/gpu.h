@@ -51,7 +51,7 @@ struct AttentionKernel {
 std::span<const AttentionKernel> DecodeKernels();
 std::span<const AttentionKernel> PrefillKernels();
 
-// "head dims 64/64 (rows 8 16 32 64), ...": what of `kernels` runs on this GPU, for errors.
+// "head dims 64/64 (BF16, F16), ...": what of `kernels` runs on this GPU, for errors.
 std::string SupportedOn(const GpuLimits& gpu, std::span<const AttentionKernel> kernels);
 
 // Why this GPU cannot run the kernel; empty when it can.

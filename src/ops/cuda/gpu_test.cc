@@ -88,8 +88,9 @@ TEST(ArgumentErrors, ListWhatTheGpuSupportsAndWhyEachKernelWasRefused) {
       AllOf(
           HasSubstr("decode attention, head dims 96/96, BF16: no kernel. Refused: gqa_d64 (head "
                     "dims 64/64); gqa_d128 (head dims 128/128); mla_576_512 (head dims 576/512);"),
-          HasSubstr("mla_576_512_portable (head dims 576/512). Supported on this GPU: head dims "
-                    "64/64, head dims 128/128, head dims 576/512")));
+          HasSubstr("mla_576_512_portable_f16 (head dims 576/512). Supported on this GPU: head "
+                    "dims 64/64 (BF16, F16), head dims 128/128 (BF16, F16), head dims 576/512 "
+                    "(BF16, F16)")));
   decode.head_dim_qk = 576;
   decode.head_dim_v = 512;
   decode.num_kv_heads = 1;
@@ -99,8 +100,9 @@ TEST(ArgumentErrors, ListWhatTheGpuSupportsAndWhyEachKernelWasRefused) {
   EXPECT_THAT(
       DecodeError(decode, a100),
       AllOf(HasSubstr("mla_576_512_quantised (needs compute capability 9.0, this GPU has 8.0)"),
-            HasSubstr("mla_576_512_portable (no quantised cache). Supported on this GPU: head dims "
-                      "64/64, head dims 128/128, head dims 576/512")));
+            HasSubstr("mla_576_512_portable (no quantised cache)"),
+            HasSubstr("mla_576_512_portable_f16 (dtype F16 only, not BF16). Supported on this GPU: "
+                      "head dims 64/64 (BF16, F16), head dims 128/128 (BF16, F16)")));
   decode.code = kernels::cuda::CacheCode::kBf16;
   decode.head_dim_qk = decode.head_dim_v = 128;
   decode.num_kv_heads = 8;
@@ -128,8 +130,9 @@ TEST(ArgumentErrors, ListWhatTheGpuSupportsAndWhyEachKernelWasRefused) {
                                 .dtype = DType::kF32};
   EXPECT_THAT(PrefillError(prefill, kH200),
               AllOf(HasSubstr("d128 (dtype BF16 only, not F32)"),
-                    HasSubstr("Supported on this GPU: head dims 64/64, head dims 128/128, head "
-                              "dims 192/128")));
+                    HasSubstr("d128_portable_f16 (dtype F16 only, not F32)"),
+                    HasSubstr("Supported on this GPU: head dims 64/64 (BF16, F16), head dims "
+                              "128/128 (BF16, F16), head dims 192/128 (BF16, F16)")));
   prefill.dtype = DType::kBF16;
   prefill.page_tokens = 8;
   EXPECT_THAT(PrefillError(prefill, kH200),

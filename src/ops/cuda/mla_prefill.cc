@@ -167,6 +167,7 @@ void BindMlaPrefillWorkspace(const MlaPrefillPlan& plan, void* workspace,
   params->num_heads = plan.shape.num_heads;
   params->page_tokens = plan.shape.page_tokens;
   params->causal = plan.shape.causal;
+  params->float16 = plan.shape.dtype == DType::kF16;
   params->num_parts = plan.num_parts;
   params->part_keys = plan.part_keys;
   params->max_kv_tokens = plan.prefill.shape.max_kv_tokens;

@@ -79,8 +79,8 @@ TEST(PlanMlaPrefill, RefusalsSayWhy) {
   shape.page_tokens = 0;
   EXPECT_TRUE(has(message(shape), "16, 32, 64 or 128"));
   shape = Chunk(16, 10, 100);
-  shape.dtype = DType::kF16;
-  EXPECT_TRUE(has(message(shape), "dtype BF16 only"));
+  shape.dtype = DType::kF32;
+  EXPECT_TRUE(has(message(shape), "dtype BF16 only, not F32"));
   shape = Chunk(16, 10, 100);
   shape.max_total_kv_tokens = 99;
   EXPECT_TRUE(has(message(shape), "99 keys of all sequences"));

@@ -31,7 +31,7 @@ Result<PrefillAttentionPlan> PlanPrefillAttention(const PrefillAttentionShape& s
       s.page_tokens != 128) {
     return Err(Code::kInvalidArgument,
                "prefill attention: page size {}: expected 16, 32, 64, 128, or 0 for contiguous "
-               "keys and values; supported on this GPU: {}; BF16",
+               "keys and values; supported on this GPU: {}",
                s.page_tokens, SupportedOn(gpu, PrefillKernels()));
   }
   constexpr int64_t kMaxKeys = int64_t{1} << 40;
@@ -60,8 +60,8 @@ Result<PrefillAttentionPlan> PlanPrefillAttention(const PrefillAttentionShape& s
     std::string why;
     if (s.head_dim_qk != kernel.dim_qk || s.head_dim_v != kernel.dim_v) {
       why = fmt::format("head dims {}/{}", kernel.dim_qk, kernel.dim_v);
-    } else if (s.dtype != DType::kBF16) {
-      why = fmt::format("dtype BF16 only, not {}", NameOf(s.dtype));
+    } else if (s.dtype != kernel.dtype) {
+      why = fmt::format("dtype {} only, not {}", NameOf(kernel.dtype), NameOf(s.dtype));
     } else if (options.portable && kernel.kind != KernelKind::kPortable) {
       why = "portable kernels asked for";
     } else if (s.tile_lists && !kernel.tile_lists) {
@@ -121,6 +121,7 @@ void BindPrefillWorkspace(const PrefillAttentionPlan& plan, void* workspace,
   params->window = plan.shape.window;
   params->anchors = plan.shape.anchors;
   params->portable = plan.kernel.kind == KernelKind::kPortable;
+  params->float16 = plan.shape.dtype == DType::kF16;
   params->max_tiles = plan.max_tiles;
   params->num_sequences = plan.shape.num_sequences;
   params->num_heads = plan.shape.num_heads;

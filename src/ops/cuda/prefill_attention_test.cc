@@ -73,6 +73,18 @@ TEST(PlanPrefillAttention, PortableKernels) {
   EXPECT_EQ(kind({}, a100), KernelKind::kPortable);
 }
 
+TEST(PlanPrefillAttention, Float16) {
+  auto shape = Shape(1, 128);
+  shape.dtype = DType::kF16;
+  EXPECT_STREQ(PlanPrefillAttention(shape, {.portable = true}, kH200)->kernel.family,
+               "d128_portable_f16");
+  shape.tile_lists = true;
+  EXPECT_NE(PlanPrefillAttention(shape, {}, kH200)
+                .error()
+                .message.find("d128 (dtype BF16 only, not F16)"),
+            std::string::npos);
+}
+
 TEST(PlanPrefillAttention, WindowsNeedCausalMasks) {
   auto shape = Shape(1, 128);
   shape.window = 64;

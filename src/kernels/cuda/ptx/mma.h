@@ -40,6 +40,15 @@ __device__ __forceinline__ void MmaF16(float (&d)[4], const uint32_t (&a)[4], ui
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+__device__ __forceinline__ void MmaF16FromZero(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                               uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%10,%10,%10,%10};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.f));
+}
+
 // m16n8k32, int8 times int8 or uint8. A: a[0] row g, columns 4t + {0..3}; a[1] row g + 8; a[2],
 // a[3] the same 16 columns further. B: b0 rows 4t + {0..3} of column g; b1 16 rows further.
 __device__ __forceinline__ void MmaInt8Uint8(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0,

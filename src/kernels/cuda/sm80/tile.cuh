@@ -1,5 +1,5 @@
 #pragma once
-// Tiles of bf16 rows in shared memory for ldmatrix: blocks of 64 columns, 16-byte chunks swizzled
+// Tiles of 16-bit rows in shared memory for ldmatrix: blocks of 64 columns, 16-byte chunks swizzled
 // so that neither rows nor columns of eight meet in a bank.
 #include <cuda_runtime.h>
 

@@ -6,12 +6,12 @@
 
 namespace fathom::kernels::cuda::sm80 {
 
-template <int kDim_, int kRows_>
+template <int kDim_, int kRows_, bool kFloat16_>
 struct DecodeConfig {
   static constexpr CacheCode kCode = CacheCode::kBf16;
   static constexpr bool kCopyEngine = false;
   static constexpr bool kQuantised = false;
-  static constexpr bool kFloat16 = false;
+  static constexpr bool kFloat16 = kFloat16_;
   static constexpr int kDim = kDim_;
   static constexpr int kDimV = kDim_;
   static constexpr int kRows = kRows_;

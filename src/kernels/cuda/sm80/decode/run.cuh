@@ -5,9 +5,9 @@
 
 namespace fathom::kernels::cuda {
 
-template <int kDim, int kRows>
+template <int kDim, int kRows, bool kFloat16>
 cudaError_t RunDecodeSm80(const DecodeParams& params, cudaStream_t stream) {
-  using Config = sm80::DecodeConfig<kDim, kRows>;
+  using Config = sm80::DecodeConfig<kDim, kRows, kFloat16>;
   const int groups = params.num_kv_heads * params.row_tiles;
   if (const cudaError_t status =
           LaunchLarge<sm80::DecodeKernel<Config>>({.blocks = params.num_parts * groups,

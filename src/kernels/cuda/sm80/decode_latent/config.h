@@ -1,15 +1,16 @@
 #pragma once
-// Compile-time shape of the sm_80 decode kernels for latent caches (MLA, bf16).
+// Compile-time shape of the sm_80 decode kernels for latent caches (MLA, bf16 or float16).
 #include "kernels/cuda/decode_params.h"
 
 namespace fathom::kernels::cuda::sm80 {
 
-template <int kRows_>
+template <int kRows_, bool kFloat16_>
 struct LatentConfig {
   static constexpr int kDimV = 512;
   static constexpr int kRope = 64;
   static constexpr int kDimQk = kDimV + kRope;
   static constexpr int kRows = kRows_;
+  static constexpr bool kFloat16 = kFloat16_;
   static constexpr int kTile = kDecodeTileTokens;
   static constexpr int kWarps = 8;
   static constexpr int kThreads = kWarps * 32;

@@ -1,12 +1,13 @@
 #pragma once
-// MLA decode from a bf16 latent cache for sm_80 and later, with operands swapped: keys are the 16
-// rows of mma.sync, query rows its columns.
+// MLA decode from a bf16 or float16 latent cache for sm_80 and later, with operands swapped: keys
+// are the 16 rows of mma.sync, query rows its columns.
 //
 // Eight warps take 32 keys at a time. For scores, a warp has 16 of them and every fourth 16 of
 // their elements; the parts meet in shared memory, where each warp sums and exponentiates a few
 // rows. For the output a warp has 64 columns and all keys. So every byte of the cache is read twice
 // from shared memory, whatever the rows, one base of exponentials a row serves the block, and
 // nothing is left to merge when an item ends.
+#include "kernels/cuda/element_type.cuh"
 #include "kernels/cuda/sm80/decode_latent/shared.cuh"
 #include "kernels/cuda/sm90/decode/items.cuh"
 #include "kernels/cuda/sm90/decode/merge.cuh"
@@ -23,6 +24,8 @@ class LatentDecode {
   static constexpr int kSums = kRows == 16 ? 2 : 1;  // products that wait for each other are few
   static constexpr int kSoftmaxRounds = kRows / 16;  // a warp does two rows at a time
   static constexpr float kNoBase = -1e30f;  // no key yet; finite: it is subtracted from itself
+  using Type = ElementType<Config::kFloat16>;
+  using Range = ProbabilityRange<Config::kFloat16, /*kSlack=*/8>;
 
   __device__ __forceinline__ LatentDecode(const DecodeParams& params,
                                           const LatentShared<Config>& shared,
@@ -133,7 +136,7 @@ class LatentDecode {
       ptx::LoadMatrix(keys + s * 128, a);
 #pragma unroll
       for (int j = 0; j < kRowTiles; ++j) {
-        ptx::Mma(part[s % kSums][j], a, q_[s][j][0], q_[s][j][1]);
+        Type::Multiply(part[s % kSums][j], a, q_[s][j][0], q_[s][j][1]);
       }
     }
 #pragma unroll
@@ -150,10 +153,9 @@ class LatentDecode {
   }
 
   // Of one row and two keys a lane. Probabilities are relative to 2^base_, which follows the
-  // running maximum only when that has grown by 2^kSlack: until then nothing has to be rescaled,
+  // running maximum only when that has grown by 2^8: until then nothing has to be rescaled,
   // and no maximum to be taken over lanes. True: the row's base has moved.
   __device__ __forceinline__ bool Softmax(const sm90::DecodeItem& item, int first_key, int round) {
-    constexpr float kSlack = 8;
     const int row = SoftmaxRow(round);
     const int key = lane_ % 16 * 2;
     float s[2] = {0, 0};
@@ -169,13 +171,13 @@ class LatentDecode {
     float& base = base_[round];
     float peak = fmaxf(s[0], s[1]);
     float factor = 1;
-    const bool moved = __any_sync(~0u, peak > base + kSlack);
+    const bool moved = __any_sync(~0u, peak > base + Range::kReach);
     if (moved) {
 #pragma unroll
       for (int offset = 1; offset < 16; offset *= 2) {
         peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, offset));
       }
-      const float next = fmaxf(peak, base);
+      const float next = fmaxf(peak - Range::kLift, base);
       factor = ptx::Exp2(base - next);
       sum_[round] *= factor;
       base = next;
@@ -185,7 +187,7 @@ class LatentDecode {
     sum_[round] += s[0] + s[1];
     if (lane_ % 16 == 0) ptx::StoreShared(shared_.factors + row * 4, factor);
     __syncwarp();  // both rows' scores have been read
-    ptx::StoreShared(shared_.Probabilities(row, key / 8) + key % 8 * 2, ptx::PackBf16(s[0], s[1]));
+    ptx::StoreShared(shared_.Probabilities(row, key / 8) + key % 8 * 2, Type::Pack(s[0], s[1]));
     return moved;
   }
 
@@ -224,7 +226,7 @@ class LatentDecode {
         uint32_t a[4];
         ptx::LoadMatrixTransposed(values ^ (m * 32), a);
 #pragma unroll
-        for (int j = 0; j < kRowTiles; ++j) ptx::Mma(out_[m][j], a, p[j][0], p[j][1]);
+        for (int j = 0; j < kRowTiles; ++j) Type::Multiply(out_[m][j], a, p[j][0], p[j][1]);
       }
     }
   }
@@ -293,7 +295,7 @@ class LatentDecode {
 #pragma unroll
     for (int n = 0; n < kColumnTiles * 2; ++n) {
       const float2 pair = pairs[n / 2][n % 2];
-      *reinterpret_cast<uint32_t*>(out + n * 8) = ptx::PackBf16(pair.x * scale, pair.y * scale);
+      *reinterpret_cast<uint32_t*>(out + n * 8) = Type::Pack(pair.x * scale, pair.y * scale);
     }
   }
 

@@ -5,9 +5,9 @@
 
 namespace fathom::kernels::cuda {
 
-template <int kRows>
+template <int kRows, bool kFloat16>
 cudaError_t RunDecodeLatentSm80(const DecodeParams& params, cudaStream_t stream) {
-  using Config = sm80::LatentConfig<kRows>;
+  using Config = sm80::LatentConfig<kRows, kFloat16>;
   if (const cudaError_t status = LaunchLarge<sm80::DecodeLatentKernel<Config>>(
           {.blocks = params.num_parts * params.row_tiles,
            .threads = Config::kThreads,

@@ -37,7 +37,7 @@ struct LatentShared {
     return scores +
            ((quarter * Config::kRows + row) * Config::kStepKeys + (key ^ (row >> 1 & 3) * 8)) * 4;
   }
-  // Eight keys' probabilities of a row, bf16: over its scores of the first quarter.
+  // Eight keys' probabilities of a row, 16 bits: over its scores of the first quarter.
   __device__ __forceinline__ uint32_t Probabilities(int row, int chunk) const {
     static_assert(Config::kStepKeys * 4 == 128);
     return scores + row * 128 + ((chunk ^ (row & 7)) << 4);

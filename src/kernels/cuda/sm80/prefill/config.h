@@ -4,10 +4,11 @@
 
 namespace fathom::kernels::cuda::sm80 {
 
-template <int kDimQk_, int kDimV_>
+template <int kDimQk_, int kDimV_, bool kFloat16_>
 struct PrefillConfig {
   static constexpr int kDimQk = kDimQk_;
   static constexpr int kDimV = kDimV_;
+  static constexpr bool kFloat16 = kFloat16_;
   static constexpr int kWarps = 4;
   static constexpr int kThreads = kWarps * 32;
   static constexpr int kRowTiles = 2;  // of 16 query rows, a warp's

@@ -4,6 +4,7 @@
 // take the (query tile, head) pairs with the most keys first.
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/element_type.cuh"
 #include "kernels/cuda/prefill_schedule.h"
 #include "kernels/cuda/ptx/shuffle.h"
 #include "kernels/cuda/sm80/prefill/config.h"
@@ -17,6 +18,8 @@ class Prefill {
   static constexpr int kKeys = Config::kKeys;
   static constexpr int kRowTiles = Config::kRowTiles;
   static constexpr int kKeyTiles = kKeys / 8;
+  using Type = ElementType<Config::kFloat16>;
+  using Range = ProbabilityRange<Config::kFloat16>;
 
   __device__ __forceinline__ Prefill(const PrefillParams& params, const uint8_t* memory)
       : params_(params),
@@ -177,11 +180,11 @@ class Prefill {
 #pragma unroll
         for (int m = 0; m < kRowTiles; ++m) {
           if (step == 0) {
-            ptx::MmaFromZero(s[m][n], a[m], b[0], b[1]);
-            ptx::MmaFromZero(s[m][n + 1], a[m], b[2], b[3]);
+            Type::MultiplyFromZero(s[m][n], a[m], b[0], b[1]);
+            Type::MultiplyFromZero(s[m][n + 1], a[m], b[2], b[3]);
           } else {
-            ptx::Mma(s[m][n], a[m], b[0], b[1]);
-            ptx::Mma(s[m][n + 1], a[m], b[2], b[3]);
+            Type::Multiply(s[m][n], a[m], b[0], b[1]);
+            Type::Multiply(s[m][n + 1], a[m], b[2], b[3]);
           }
         }
       }
@@ -223,7 +226,7 @@ class Prefill {
       }
       peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, 1));
       peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, 2)) * scale_log2_;
-      const float base = fmaxf(peak, base_[r]);
+      const float base = fmaxf(peak - Range::kLift, base_[r]);
       const float used = base == -INFINITY ? 0.f : base;
       if (__any_sync(~0u, base != base_[r])) {
         const float rescale = ptx::Exp2(base_[r] - used);
@@ -255,7 +258,7 @@ class Prefill {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float(&x)[4] = s[m][step * 2 + i / 2];
-          p[m][i] = ptx::PackBf16(x[i % 2 * 2], x[i % 2 * 2 + 1]);
+          p[m][i] = Type::Pack(x[i % 2 * 2], x[i % 2 * 2 + 1]);
         }
       }
 #pragma unroll
@@ -264,8 +267,8 @@ class Prefill {
         v_.LoadTransposedB(step * 16, n, b);
 #pragma unroll
         for (int m = 0; m < kRowTiles; ++m) {
-          ptx::Mma(out_[m][n * 2], p[m], b[0], b[1]);
-          ptx::Mma(out_[m][n * 2 + 1], p[m], b[2], b[3]);
+          Type::Multiply(out_[m][n * 2], p[m], b[0], b[1]);
+          Type::Multiply(out_[m][n * 2 + 1], p[m], b[2], b[3]);
         }
       }
     }
@@ -294,7 +297,7 @@ class Prefill {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float(&o)[4] = out_[r / 2][j * 4 + i];
-          x[i] = ptx::PackBf16(o[r % 2 * 2] * scale, o[r % 2 * 2 + 1] * scale);
+          x[i] = Type::Pack(o[r % 2 * 2] * scale, o[r % 2 * 2 + 1] * scale);
         }
         ptx::TransposeQuad(x, lane_);
         if (inside) {

@@ -1,5 +1,6 @@
 #pragma once
 // One consumer warp of a free-running decode block: 16 keys of each tile.
+#include "kernels/cuda/element_type.cuh"
 #include "kernels/cuda/ptx/mma.h"
 #include "kernels/cuda/ptx/sync.h"
 #include "kernels/cuda/ptx/tma.h"
@@ -98,6 +99,8 @@ class WarpsConsumer {
   static constexpr int kSteps = Config::kDim / 16;  // of 16 elements
   static constexpr int kOwnKeys = 16;
   static constexpr float kNoBase = -1e30f;  // no key yet; finite: it is subtracted from itself
+  using Type = ElementType<Config::kFloat16>;
+  using Range = ProbabilityRange<Config::kFloat16, /*kSlack=*/8>;
 
   __device__ __forceinline__ WarpsConsumer(const DecodeParams& params,
                                            const WarpsShared<Config>& shared, Source& source,
@@ -260,9 +263,9 @@ class WarpsConsumer {
     for (int j = 0; j < kRowTiles; ++j) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        p[j][i] = ptx::TransposeMatrix(Config::kQuantised || Config::kFloat16
-                                           ? ptx::PackF16(s[j][2 * i], s[j][2 * i + 1])
-                                           : ptx::PackBf16(s[j][2 * i], s[j][2 * i + 1]));
+        p[j][i] =
+            ptx::TransposeMatrix(Config::kQuantised ? ptx::PackF16(s[j][2 * i], s[j][2 * i + 1])
+                                                    : Type::Pack(s[j][2 * i], s[j][2 * i + 1]));
       }
     }
     Values(p);
@@ -328,16 +331,6 @@ class WarpsConsumer {
            load / kLoads * (Config::kTile * Config::kBlockRowBytes);
   }
 
-  // Of elements as they are stored.
-  __device__ __forceinline__ static void Multiply(float (&d)[4], const uint32_t (&a)[4],
-                                                  uint32_t b0, uint32_t b1) {
-    if constexpr (Config::kFloat16) {
-      ptx::MmaF16(d, a, b0, b1);
-    } else {
-      ptx::Mma(d, a, b0, b1);
-    }
-  }
-
   __device__ __forceinline__ void Scores(float (&s)[kRowTiles][4]) const {
     // Two sums: one product does not wait for the one before.
     float part[2][kRowTiles][4] = {};
@@ -352,7 +345,7 @@ class WarpsConsumer {
           ptx::MmaInt8(codes[0][j], raw, q_[j][load * 2][0], q_[j][load * 2][1]);
           ptx::MmaInt8Uint8(codes[1][j], raw, q_[j][load * 2 + 1][0], q_[j][load * 2 + 1][1]);
         } else if constexpr (!Config::kQuantised) {
-          Multiply(part[load % 2][j], raw, q_[j][load][0], q_[j][load][1]);
+          Type::Multiply(part[load % 2][j], raw, q_[j][load][0], q_[j][load][1]);
         }
       }
       if constexpr (Config::kCode == CacheCode::kE4m3) {
@@ -401,7 +394,7 @@ class WarpsConsumer {
         }
       } else {
 #pragma unroll
-        for (int j = 0; j < kRowTiles; ++j) Multiply(out_[j][load], raw, p[j][0], p[j][1]);
+        for (int j = 0; j < kRowTiles; ++j) Type::Multiply(out_[j][load], raw, p[j][0], p[j][1]);
       }
     }
   }
@@ -449,16 +442,15 @@ class WarpsConsumer {
   }
 
   // Scores (log2) become probabilities relative to 2^base_, which follows the running maximum only
-  // when that has grown by 2^kSlack: until then nothing has to be rescaled, and no maximum to be
-  // taken over lanes.
+  // when that has grown by 2^8: until then nothing has to be rescaled, and no maximum to be taken
+  // over lanes.
   __device__ __forceinline__ void Softmax(float (&s)[kRowTiles][4]) {
-    constexpr float kSlack = 8;
     bool grown = false;
 #pragma unroll
     for (int j = 0; j < kRowTiles; ++j) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        grown = grown || fmaxf(s[j][i], s[j][i + 2]) > base_[j][i] + kSlack;
+        grown = grown || fmaxf(s[j][i], s[j][i + 2]) > base_[j][i] + Range::kReach;
       }
     }
     if (__any_sync(~0u, grown)) Rebase(s);
@@ -483,7 +475,7 @@ class WarpsConsumer {
         for (int offset = 4; offset < 32; offset *= 2) {
           peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, offset));
         }
-        const float base = fmaxf(peak, base_[j][i]);
+        const float base = fmaxf(peak - Range::kLift, base_[j][i]);
         const float rescale = ptx::Exp2(base_[j][i] - base);
         base_[j][i] = base;
         sum_[j][i] *= rescale;
@@ -591,11 +583,8 @@ class WarpsConsumer {
     const int head = RowHead(heads, row, token);
     auto* out = static_cast<uint16_t*>(params_.out) + at_token * params_.out_token_stride +
                 head * params_.out_head_stride + column;
-    const auto pack = [scale](float low, float high) {
-      return Config::kFloat16 ? ptx::PackF16(low * scale, high * scale)
-                              : ptx::PackBf16(low * scale, high * scale);
-    };
-    *reinterpret_cast<uint2*>(out) = make_uint2(pack(total.x, total.y), pack(total.z, total.w));
+    *reinterpret_cast<uint2*>(out) = make_uint2(Type::Pack(total.x * scale, total.y * scale),
+                                                Type::Pack(total.z * scale, total.w * scale));
     if (params_.lse != nullptr && column == 0) {
       params_.lse[at_token * params_.num_kv_heads * params_.group + head] = LogSumExp(state);
     }

@@ -41,6 +41,10 @@ inline void MmaF16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t 
   Multiply(d, a, b0, b1,
            [](uint32_t pair, int i) { return F16ToF32(static_cast<uint16_t>(pair >> (16 * i))); });
 }
+inline void MmaF16FromZero(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  for (float& x : d) x = 0;
+  MmaF16(d, a, b0, b1);
+}
 
 // Byte: what B has.
 template <class Byte>

@@ -1,0 +1,54 @@
+#pragma once
+// What queries, cache and output are made of, in kernels that are compiled for bf16 and for
+// float16: products with float32 sums, rounding, and how large probabilities are kept.
+#include "kernels/cuda/ptx/mma.h"
+#include "kernels/cuda/ptx/sync.h"
+
+namespace fathom::kernels::cuda {
+
+template <bool kFloat16>
+struct ElementType {
+  // Two floats to a pair, the first in the low half.
+  __device__ __forceinline__ static uint32_t Pack(float low, float high) {
+    return kFloat16 ? ptx::PackF16(low, high) : ptx::PackBf16(low, high);
+  }
+  __device__ __forceinline__ static float2 Unpack(uint32_t pair) {
+    if constexpr (kFloat16) {
+      return ptx::UnpackF16(pair);
+    } else {
+      return make_float2(ptx::LowBf16(pair), ptx::HighBf16(pair));
+    }
+  }
+
+  // Those of mma.sync (ptx/mma.h).
+  __device__ __forceinline__ static void Multiply(float (&d)[4], const uint32_t (&a)[4],
+                                                  uint32_t b0, uint32_t b1) {
+    if constexpr (kFloat16) {
+      ptx::MmaF16(d, a, b0, b1);
+    } else {
+      ptx::Mma(d, a, b0, b1);
+    }
+  }
+  __device__ __forceinline__ static void MultiplyFromZero(float (&d)[4], const uint32_t (&a)[4],
+                                                          uint32_t b0, uint32_t b1) {
+    if constexpr (kFloat16) {
+      ptx::MmaF16FromZero(d, a, b0, b1);
+    } else {
+      ptx::MmaFromZero(d, a, b0, b1);
+    }
+  }
+};
+
+// Probabilities are 2^(score - base), in log2. bf16 has the exponents of float32, so any base does.
+// Float16 ends at 2^16 and keeps 11 bits down to 2^-14, then absolute steps of 2^-24: the base lies
+// so far below the maximum that the largest probabilities come to 2^15. What steps and zeros lose
+// of all keys' weight is then below 2^-40 a key where the base follows the maximum at once, 2^-32
+// where it waits until that has grown by 2^kSlack.
+template <bool kFloat16, int kSlack = 0>
+struct ProbabilityRange {
+  // The base below the maximum when it moves, and the largest exponent before it has to.
+  static constexpr float kLift = kFloat16 ? 15 - kSlack : 0;
+  static constexpr float kReach = kLift + kSlack;
+};
+
+}  // namespace fathom::kernels::cuda

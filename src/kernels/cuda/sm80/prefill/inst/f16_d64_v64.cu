@@ -1,0 +1,5 @@
+#include "kernels/cuda/sm80/prefill/run.cuh"
+
+namespace fathom::kernels::cuda {
+template cudaError_t RunPrefillSm80<64, 64, true>(const PrefillParams& params, cudaStream_t stream);
+}  // namespace fathom::kernels::cuda
