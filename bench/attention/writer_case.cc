@@ -6,7 +6,7 @@
 #include <random>
 
 #include "base/check.h"
-#include "base/dtype.h"
+#include "element.h"
 #include "kernels/cuda/fp8.h"
 #include "kernels/cuda/launch.h"
 
@@ -95,7 +95,7 @@ WriterRun::WriterRun(WriterCase shape, const ops::GpuLimits& gpu)
   };
   const auto make = [&](int64_t elements) {
     std::vector<uint16_t> values(static_cast<size_t>(elements));
-    for (uint16_t& value : values) value = F32ToBf16(3 * uniform(engine));
+    for (uint16_t& value : values) value = F32ToElement(3 * uniform(engine), c.float16);
     s.host_rows.push_back(values);
     s.rows.emplace_back(values);
   };
@@ -156,6 +156,7 @@ WriterRun::WriterRun(WriterCase shape, const ops::GpuLimits& gpu)
   p.num_sequences = static_cast<int32_t>(c.kv_lengths.size());
   p.page_tokens = c.page_tokens;
   p.norm_eps = kNormEps;
+  p.float16 = c.float16;
   p.live_tokens = s.live.As<int32_t>();
   p.positions = s.positions_d.As<int32_t>();
   p.query_starts = s.starts_d.As<int32_t>();
@@ -194,7 +195,7 @@ WriterErrors WriterRun::Compare() const {
                            token * rows.token_stride + head * rows.head_stride;
     std::vector<double> x(static_cast<size_t>(rows.dim));
     for (size_t d = 0; d < x.size(); ++d) {
-      x[d] = Bf16ToF32(s.host_rows[kind][static_cast<size_t>(offset) + d]);
+      x[d] = ElementToF32(s.host_rows[kind][static_cast<size_t>(offset) + d], c.float16);
     }
     if (rows.norm != nullptr) {
       double squares = 0;
@@ -218,7 +219,9 @@ WriterErrors WriterRun::Compare() const {
     const double ratio = std::abs(got - want) / bound;
     errors.worst = std::isnan(ratio) ? ratio : std::max(errors.worst, ratio);
   };
-  const auto rounding = [](double want) { return std::abs(want) / 256 + 1e-5; };  // of bf16
+  const auto rounding = [&c](double want) {
+    return std::abs(want) / (c.float16 ? 2048 : 256) + 1e-5;
+  };
   // Queries, rotated in place; rows behind the live tokens unchanged.
   const auto q = s.rows[0].Read<uint16_t>();
   const CacheRows& q_rows = s.params.rows[0];
@@ -231,7 +234,7 @@ WriterErrors WriterRun::Compare() const {
       for (int d = 0; d < q_rows.dim; ++d) {
         const auto i = static_cast<size_t>(at + d);
         if (token < s.tokens()) {
-          note(Bf16ToF32(q[i]), want[static_cast<size_t>(d)],
+          note(ElementToF32(q[i], c.float16), want[static_cast<size_t>(d)],
                rounding(want[static_cast<size_t>(d)]));
         } else if (q[i] != s.host_rows[0][i]) {
           ++errors.stray;
@@ -259,7 +262,7 @@ WriterErrors WriterRun::Compare() const {
           if (rows.code == CacheCode::kBf16) {
             uint16_t bits;
             std::memcpy(&bits, at + d * 2, 2);
-            note(Bf16ToF32(bits), w, rounding(w));
+            note(ElementToF32(bits, c.float16), w, rounding(w));
             continue;
           }
           float scale;
@@ -306,13 +309,14 @@ double WriterRun::Bytes() const {
 
 namespace {
 
-WriterCase Make(bool latent, CacheCode code, RopePairs pairs, const std::string& what) {
-  WriterCase c{.latent = latent, .code = code, .pairs = pairs};
+WriterCase Make(bool latent, CacheCode code, RopePairs pairs, const std::string& what,
+                bool float16 = false) {
+  WriterCase c{.latent = latent, .code = code, .pairs = pairs, .float16 = float16};
   c.num_heads = latent ? 16 : 32;
   c.num_kv_heads = latent ? 1 : 8;
   c.dim = latent ? 192 : 128;
   c.rope_dim = latent ? kRope : 128;
-  const char* const names[] = {"bf16", "int8", "e4m3"};
+  const char* const names[] = {float16 ? "f16" : "bf16", "int8", "e4m3"};
   c.name = fmt::format("write {} {} {} {}", latent ? "mla" : "gqa", names[static_cast<int>(code)],
                        pairs == RopePairs::kHalves ? "halves" : "interleaved", what);
   return c;
@@ -339,6 +343,10 @@ std::vector<WriterCase> WriterCheckCases() {
           cases.push_back(c);
         }
       }
+      WriterCase c = Make(latent, code, RopePairs::kHalves, "from float16", true);
+      c.kv_lengths = {70, 17, 257};
+      c.query_tokens = {3, 1, 130};
+      cases.push_back(c);
     }
   }
   return cases;
@@ -356,6 +364,10 @@ std::vector<WriterCase> WriterTimeCases() {
         cases.push_back(c);
       }
     }
+    WriterCase c = Make(latent, CacheCode::kBf16, RopePairs::kHalves, "4 x 4096 tokens", true);
+    c.kv_lengths.assign(4, 4096);
+    c.query_tokens.assign(4, 4096);
+    cases.push_back(c);
   }
   return cases;
 }

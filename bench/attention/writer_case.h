@@ -14,6 +14,7 @@ struct WriterCase {
   bool latent = false;  // MLA: rows of 512 and 64; else queries, keys and values
   kernels::cuda::CacheCode code = kernels::cuda::CacheCode::kBf16;
   kernels::cuda::RopePairs pairs = kernels::cuda::RopePairs::kHalves;
+  bool float16 = false;  // in place of bf16
   int num_heads = 0;
   int num_kv_heads = 1;
   int dim = 0;  // MLA: of a query head, its last 64 rotated
@@ -24,7 +25,7 @@ struct WriterCase {
 };
 
 struct WriterErrors {
-  double worst = 0;   // largest error over its bound: half a step of the code, or a bf16 rounding
+  double worst = 0;   // largest error over its bound: half a step of the code, or a rounding
   int64_t stray = 0;  // bytes changed that no token owns
 };
 

@@ -422,12 +422,42 @@ void CheckWeights(Case c) {
 TEST(EmulatedDecode, UnevenWeights) {
   CheckWeights({.kv_lengths = {330, 1, 64}, .kernel = ops::DecodeKernel::kWarps});
   CheckWeights({.kv_lengths = {330, 1, 64}, .portable = true});
-  CheckWeights({.heads = 16,
-                .kv_heads = 1,
-                .dim_qk = 576,
-                .dim_v = 512,
-                .kv_lengths = {330, 1, 64},
-                .portable = true});
+  Case mla = {.kv_heads = 1, .dim_qk = 576, .dim_v = 512, .kv_lengths = {330, 1, 64}};
+  mla.portable = true;
+  mla.heads = 16;
+  CheckWeights(mla);
+  mla.portable = false;
+  CheckWeights(mla);
+  mla.heads = 64;
+  CheckWeights(mla);
+}
+
+TEST(EmulatedDecode, Float16Latents) {
+  for (const uint64_t seed : Seeds({1, 2})) {
+    Case c = {.kv_heads = 1, .dim_qk = 576, .dim_v = 512, .float16 = true};
+    c.name = "16 rows, odd lengths";
+    c.heads = 16;
+    c.kv_lengths = {1, 65, 0, 257};
+    c.num_sms = 3;
+    Check(c, seed);
+    c.name = "32 rows, merged";
+    c.kv_lengths = {1290};
+    c.query_tokens = {2};
+    c.num_sms = 20;
+    Check(c, seed);
+    c.name = "64 rows, large logits, pages of 16, merged";
+    c.heads = 128;
+    c.kv_lengths = {300, 70};
+    c.query_tokens = {1, 2};
+    c.page_tokens = 16;
+    c.num_sms = 9;
+    c.logit_scale = 40;
+    Check(c, seed);
+    c.name = "64 rows, in segments";
+    c.reduction = ops::Reduction::kSpans;
+    c.logit_scale = 3;
+    Check(c, seed);
+  }
 }
 
 TEST(EmulatedDecode, Float16Portable) {

@@ -4,12 +4,10 @@
 // then takes as many rows at a time as 32 lanes hold at two chunks of eight elements a lane, with
 // the next rows on their way. The two chunks of a lane are those that a rotation by halves pairs,
 // so nothing is exchanged between lanes but sums and maxima.
-#include <cuda_bf16.h>
-
 #include "kernels/cuda/cache_write_params.h"
+#include "kernels/cuda/element_type.cuh"
 #include "kernels/cuda/fp8.h"
 #include "kernels/cuda/launch_kernel.h"
-#include "kernels/cuda/ptx/sync.h"
 
 namespace fathom::kernels::cuda {
 namespace {
@@ -112,11 +110,6 @@ __device__ void LoadFloats(const float* source, float (&x)[kChunk], int at, int 
   }
 }
 
-__device__ uint4 PackBf16(const float (&x)[kChunk]) {
-  return make_uint4(ptx::PackBf16(x[0], x[1]), ptx::PackBf16(x[2], x[3]), ptx::PackBf16(x[4], x[5]),
-                    ptx::PackBf16(x[6], x[7]));
-}
-
 __device__ uint2 Encode(CacheCode code, const float (&x)[kChunk], float inverse) {
   uint32_t words[2] = {0, 0};
 #pragma unroll
@@ -132,8 +125,11 @@ __device__ uint2 Encode(CacheCode code, const float (&x)[kChunk], float inverse)
   return make_uint2(words[0], words[1]);
 }
 
+template <bool kFloat16>
 class Writer {
  public:
+  using Type = ElementType<kFloat16>;
+
   __device__ Writer(const CacheWriteParams& params, const Layout& layout, int token, int lane)
       : params_(params),
         layout_(layout),
@@ -204,9 +200,15 @@ class Writer {
     const uint32_t words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      x[2 * i] = ptx::LowBf16(words[i]);
-      x[2 * i + 1] = ptx::HighBf16(words[i]);
+      const float2 pair = Type::Unpack(words[i]);
+      x[2 * i] = pair.x;
+      x[2 * i + 1] = pair.y;
     }
+  }
+
+  __device__ static uint4 Pack(const float (&x)[kChunk]) {
+    return make_uint4(Type::Pack(x[0], x[1]), Type::Pack(x[2], x[3]), Type::Pack(x[4], x[5]),
+                      Type::Pack(x[6], x[7]));
   }
 
   __device__ void Write(const Visit& v, float (&x)[kChunks][kChunk]) {
@@ -222,7 +224,7 @@ class Writer {
                                               : At<uint4>(rows.plane, place_, v.head);
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
-      if (v.chunk[c] >= 0) target[v.chunk[c]] = PackBf16(x[c]);
+      if (v.chunk[c] >= 0) target[v.chunk[c]] = Pack(x[c]);
     }
   }
 
@@ -327,6 +329,7 @@ class Writer {
   float sine_[kChunk];
 };
 
+template <bool kFloat16>
 __global__ __launch_bounds__(kWarps * 32) void CacheWriteKernel(
     const __grid_constant__ CacheWriteParams params, const __grid_constant__ Layout layout) {
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -334,7 +337,7 @@ __global__ __launch_bounds__(kWarps * 32) void CacheWriteKernel(
   const int token = index / layout.warps_per_token;
   const int live = params.live_tokens == nullptr ? params.num_tokens : *params.live_tokens;
   if (token >= live) return;
-  Writer(params, layout, token, lane).Run(index % layout.warps_per_token);
+  Writer<kFloat16>(params, layout, token, lane).Run(index % layout.warps_per_token);
 }
 
 }  // namespace
@@ -343,7 +346,7 @@ cudaError_t RunCacheWrite(const CacheWriteParams& params, cudaStream_t stream) {
   const Layout layout = LayOut(params);
   const int64_t warps = int64_t{params.num_tokens} * layout.warps_per_token;
   return LaunchKernel(
-      CacheWriteKernel,
+      params.float16 ? CacheWriteKernel<true> : CacheWriteKernel<false>,
       {.blocks = static_cast<int>((warps + kWarps - 1) / kWarps), .threads = kWarps * 32}, stream,
       params, layout);
 }

@@ -11,20 +11,20 @@ namespace fathom::kernels::cuda {
 // Which elements of a head are rotated together: (2i, 2i + 1) or (i, i + rope_dim / 2).
 enum class RopePairs : int32_t { kInterleaved, kHalves };
 
-// Rows [num_tokens, num_heads, dim] bf16 on their way into a plane. Strides in elements, multiples
-// of 8.
+// Rows [num_tokens, num_heads, dim] bf16 or float16 on their way into a plane. Strides in elements,
+// multiples of 8.
 struct CacheRows {
   const void* rows = nullptr;
   int64_t token_stride = 0;
   int64_t head_stride = 0;
   int32_t num_heads = 0;
-  int32_t dim = 0;              // a multiple of 16, at most 512
-  bool rotate = false;          // its first rope_dim elements
-  const float* norm = nullptr;  // [dim] weights of an RMS norm before all else, or null
-  CacheCode code = CacheCode::kBf16;
-  int32_t scale_group = 0;  // quantised: dim, or 128
-  PagedPlane plane;         // null base: written back to `rows` (queries)
-  PagedPlane scales;        // quantised: f32 [dim / scale_group] behind each other
+  int32_t dim = 0;                    // a multiple of 16, at most 512
+  bool rotate = false;                // its first rope_dim elements
+  const float* norm = nullptr;        // [dim] weights of an RMS norm before all else, or null
+  CacheCode code = CacheCode::kBf16;  // kBf16: as the rows are
+  int32_t scale_group = 0;            // quantised: dim, or 128
+  PagedPlane plane;                   // null base: written back to `rows` (queries)
+  PagedPlane scales;                  // quantised: f32 [dim / scale_group] behind each other
 };
 
 inline constexpr int kMaxCacheRows = 3;
@@ -37,6 +37,7 @@ struct CacheWriteParams {
   int32_t num_sequences = 0;
   int32_t page_tokens = 0;
   float norm_eps = 0;
+  bool float16 = false;  // rows, and what is not quantised: float16 in place of bf16
 
   const int32_t* live_tokens = nullptr;   // [1], or null: all num_tokens
   const int32_t* positions = nullptr;     // [num_tokens]

@@ -12,6 +12,13 @@ struct ElementType {
   __device__ __forceinline__ static uint32_t Pack(float low, float high) {
     return kFloat16 ? ptx::PackF16(low, high) : ptx::PackBf16(low, high);
   }
+  __device__ __forceinline__ static void Store(uint16_t* to, float x) {
+    if constexpr (kFloat16) {
+      *to = static_cast<uint16_t>(ptx::PackF16(x, 0));
+    } else {
+      *reinterpret_cast<__nv_bfloat16*>(to) = __float2bfloat16_rn(x);
+    }
+  }
   __device__ __forceinline__ static float2 Unpack(uint32_t pair) {
     if constexpr (kFloat16) {
       return ptx::UnpackF16(pair);

@@ -29,18 +29,19 @@ struct LaunchShape {
 cudaError_t PrepareDecode(const DecodeParams& params, cudaStream_t stream);
 
 // kDimQk x kDimV: 64 x 64, 128 x 128, 576 x 512 (MLA). kRows: 8 (not MLA), 16, 32, 64 (not MLA).
-template <int kDimQk, int kDimV, int kRows>
+// kFloat16, here and below: queries, cache and output in place of bf16 (here: MLA).
+template <int kDimQk, int kDimV, int kRows, bool kFloat16 = false>
 cudaError_t RunDecodeSm90(const DecodeParams& params, cudaStream_t stream);
 
 // MLA with 64 rows a block.
+template <bool kFloat16 = false>
 cudaError_t RunDecodeWideSm90(const DecodeParams& params, cudaStream_t stream);
 
 // MLA from a quantised latent cache, 16 rows a block.
 template <CacheCode kCode>
 cudaError_t RunDecodeLatentSm90(const DecodeParams& params, cudaStream_t stream);
 
-// For GPUs without wgmma. kDim: 64, 128; kRows: 8, 16. kFloat16, here and below: queries, cache and
-// output in place of bf16.
+// For GPUs without wgmma. kDim: 64, 128; kRows: 8, 16.
 template <int kDim, int kRows, bool kFloat16 = false>
 cudaError_t RunDecodeSm80(const DecodeParams& params, cudaStream_t stream);
 

@@ -24,9 +24,11 @@ namespace sm80 = kernels::cuda::sm80;
 namespace sm90 = kernels::cuda::sm90;
 using kernels::cuda::CacheCode;
 
-template <int kDimQk, int kDimV, int kRows>
+constexpr DType TypeOf(bool float16) { return float16 ? DType::kF16 : DType::kBF16; }
+
+template <int kDimQk, int kDimV, int kRows, bool kFloat16 = false>
 constexpr AttentionKernel Decode(const char* family) {
-  using Config = sm90::DecodeConfig<kDimQk, kDimV, kRows, (kDimQk > kDimV)>;
+  using Config = sm90::DecodeConfig<kDimQk, kDimV, kRows, kFloat16>;
   return {family,
           kDimQk,
           kDimV,
@@ -34,10 +36,14 @@ constexpr AttentionKernel Decode(const char* family) {
           Config::kTile,
           Config::kThreads,
           Config::kBlocksPerSm,
-          Config::kSharedBytes};
+          Config::kSharedBytes,
+          KernelKind::kWarpgroups,
+          false,
+          false,
+          TypeOf(kFloat16)};
 }
 
-constexpr AttentionKernel Wide(const char* family) {
+constexpr AttentionKernel Wide(const char* family, bool float16 = false) {
   using Config = sm90::WideConfig;
   return {family,
           Config::kDimQk,
@@ -47,10 +53,11 @@ constexpr AttentionKernel Wide(const char* family) {
           Config::kThreads,
           1,
           Config::kSharedBytes,
-          KernelKind::kWide};
+          KernelKind::kWide,
+          false,
+          false,
+          TypeOf(float16)};
 }
-
-constexpr DType TypeOf(bool float16) { return float16 ? DType::kF16 : DType::kBF16; }
 
 template <CacheCode kCode, int kDim, int kRows, bool kFloat16 = false>
 constexpr AttentionKernel Warps(const char* family) {
@@ -170,6 +177,9 @@ constexpr std::array kDecode = {
     Warps<CacheCode::kBf16, 64, 16, true>("gqa_d64_f16"),
     Warps<CacheCode::kBf16, 128, 8, true>("gqa_d128_f16"),
     Warps<CacheCode::kBf16, 128, 16, true>("gqa_d128_f16"),
+    Decode<576, 512, 16, true>("mla_576_512_f16"),
+    Decode<576, 512, 32, true>("mla_576_512_f16"),
+    Wide("mla_576_512_f16", true),
     Warps<CacheCode::kInt8, 64, 8>("gqa_d64_quantised"),
     Warps<CacheCode::kInt8, 64, 16>("gqa_d64_quantised"),
     Warps<CacheCode::kInt8, 128, 8>("gqa_d128_quantised"),

@@ -1,5 +1,5 @@
 #pragma once
-// Warpgroup matrix multiply (sm_90a), bf16 operands, float32 accumulators.
+// Warpgroup matrix multiply (sm_90a), bf16 or float16 operands, float32 accumulators.
 //
 // Accumulator of m64nN: warp w of the group holds rows 16w + lane/4 and +8; register 4j + {0, 1}
 // columns 8j + 2(lane % 4) + {0, 1} of the first row, 4j + {2, 3} those of the second.
@@ -45,9 +45,11 @@ __device__ __forceinline__ void WgmmaFenceRegisters(float (&d)[kCount]) {
 }
 
 #define FATHOM_ACC4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define FATHOM_ACC16(d, i) \
-  FATHOM_ACC4(d, i), FATHOM_ACC4(d, i + 4), FATHOM_ACC4(d, i + 8), FATHOM_ACC4(d, i + 12)
-#define FATHOM_REGS16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define FATHOM_ACC8(d, i) FATHOM_ACC4(d, i), FATHOM_ACC4(d, i + 4)
+#define FATHOM_ACC16(d, i) FATHOM_ACC8(d, i), FATHOM_ACC8(d, i + 8)
+#define FATHOM_REGS4 "%0,%1,%2,%3"
+#define FATHOM_REGS8 FATHOM_REGS4 ",%4,%5,%6,%7"
+#define FATHOM_REGS16 FATHOM_REGS8 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define FATHOM_REGS32 \
   FATHOM_REGS16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define FATHOM_REGS64                                                                \
@@ -64,120 +66,81 @@ __device__ __forceinline__ void WgmmaFenceRegisters(float (&d)[kCount]) {
 #define FATHOM_ACC64(d, i) \
   FATHOM_ACC16(d, i), FATHOM_ACC16(d, i + 16), FATHOM_ACC16(d, i + 32), FATHOM_ACC16(d, i + 48)
 
+// The numbers of operands follow those of the accumulators, which are the last arguments.
+#define FATHOM_WGMMA_SS(TYPE, N, REGS, A, B, P, TA, TB, ...)                                       \
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %" #P                                                \
+               ", 0;\n"                                                                            \
+               "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" REGS "}, %" #A \
+               ", %" #B ", p, 1, 1, %" #TA ", %" #TB ";}\n"                                        \
+               : __VA_ARGS__                                                                       \
+               : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)),                                \
+                 "n"(static_cast<int>(kMajorA)), "n"(static_cast<int>(kMajorB)))
+#define FATHOM_WGMMA_RS(TYPE, N, REGS, A, B, P, TB, ...)                                          \
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %" #P                                               \
+               ", 0;\n"                                                                           \
+               "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" REGS "}, {" A \
+               "}, %" #B ", p, 1, 1, %" #TB ";}\n"                                                \
+               : __VA_ARGS__                                                                      \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),                              \
+                 "r"(static_cast<int>(accumulate)), "n"(static_cast<int>(kMajorB)))
+#define FATHOM_WGMMA(FORM, ...)               \
+  if constexpr (kFloat16) {                   \
+    FATHOM_WGMMA_##FORM("f16", __VA_ARGS__);  \
+  } else {                                    \
+    FATHOM_WGMMA_##FORM("bf16", __VA_ARGS__); \
+  }
+
 // d[N/2] (+)= A B, both in shared memory. `accumulate` false overwrites d.
-template <int kN, Major kMajorA, Major kMajorB>
+template <int kN, Major kMajorA, Major kMajorB, bool kFloat16 = false>
 __device__ __forceinline__ void WgmmaSS(float (&d)[kN / 2], uint64_t a, uint64_t b,
                                         bool accumulate) {
   static_assert(kN == 8 || kN == 16 || kN == 32 || kN == 64 || kN == 128 || kN == 256);
   if constexpr (kN == 8) {
-    asm volatile(
-        "{.reg .pred p; setp.ne.b32 p, %6, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3},"
-        " %4, %5, p, 1, 1, %7, %8;}\n"
-        : FATHOM_ACC4(d, 0)
-        : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(static_cast<int>(kMajorA)),
-          "n"(static_cast<int>(kMajorB)));
+    FATHOM_WGMMA(SS, 8, FATHOM_REGS4, 4, 5, 6, 7, 8, FATHOM_ACC4(d, 0))
   } else if constexpr (kN == 16) {
-    asm volatile(
-        "{.reg .pred p; setp.ne.b32 p, %10, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7},"
-        " %8, %9, p, 1, 1, %11, %12;}\n"
-        : FATHOM_ACC4(d, 0), FATHOM_ACC4(d, 4)
-        : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(static_cast<int>(kMajorA)),
-          "n"(static_cast<int>(kMajorB)));
+    FATHOM_WGMMA(SS, 16, FATHOM_REGS8, 8, 9, 10, 11, 12, FATHOM_ACC8(d, 0))
   } else if constexpr (kN == 32) {
-    asm volatile(
-        "{.reg .pred p; setp.ne.b32 p, %18, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" FATHOM_REGS16
-        "}, %16, %17, p, 1, 1, %19, %20;}\n"
-        : FATHOM_ACC16(d, 0)
-        : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(static_cast<int>(kMajorA)),
-          "n"(static_cast<int>(kMajorB)));
+    FATHOM_WGMMA(SS, 32, FATHOM_REGS16, 16, 17, 18, 19, 20, FATHOM_ACC16(d, 0))
   } else if constexpr (kN == 64) {
-    asm volatile(
-        "{.reg .pred p; setp.ne.b32 p, %34, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" FATHOM_REGS32
-        "}, %32, %33, p, 1, 1, %35, %36;}\n"
-        : FATHOM_ACC16(d, 0), FATHOM_ACC16(d, 16)
-        : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(static_cast<int>(kMajorA)),
-          "n"(static_cast<int>(kMajorB)));
+    FATHOM_WGMMA(SS, 64, FATHOM_REGS32, 32, 33, 34, 35, 36, FATHOM_ACC16(d, 0), FATHOM_ACC16(d, 16))
   } else if constexpr (kN == 128) {
-    asm volatile(
-        "{.reg .pred p; setp.ne.b32 p, %66, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" FATHOM_REGS64
-        "}, %64, %65, p, 1, 1, %67, %68;}\n"
-        : FATHOM_ACC64(d, 0)
-        : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(static_cast<int>(kMajorA)),
-          "n"(static_cast<int>(kMajorB)));
+    FATHOM_WGMMA(SS, 128, FATHOM_REGS64, 64, 65, 66, 67, 68, FATHOM_ACC64(d, 0))
   } else {
-    asm volatile(
-        "{.reg .pred p; setp.ne.b32 p, %130, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" FATHOM_REGS128
-        "}, %128, %129, p, 1, 1, %131, %132;}\n"
-        : FATHOM_ACC64(d, 0), FATHOM_ACC64(d, 64)
-        : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(static_cast<int>(kMajorA)),
-          "n"(static_cast<int>(kMajorB)));
+    FATHOM_WGMMA(SS, 256, FATHOM_REGS128, 128, 129, 130, 131, 132, FATHOM_ACC64(d, 0),
+                 FATHOM_ACC64(d, 64))
   }
 }
 
 // d[N/2] (+)= A B, A (64 x 16) in registers, B in shared memory.
-template <int kN, Major kMajorB>
+template <int kN, Major kMajorB, bool kFloat16 = false>
 __device__ __forceinline__ void WgmmaRS(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b,
                                         bool accumulate) {
   static_assert(kN == 8 || kN == 16 || kN == 32 || kN == 64 || kN == 128 || kN == 256);
   if constexpr (kN == 8) {
-    asm volatile(
-        "{.reg .pred p; setp.ne.b32 p, %9, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3}, {%4,%5,%6,%7}, %8, p, "
-        "1, 1, %10;}\n"
-        : FATHOM_ACC4(d, 0)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)),
-          "n"(static_cast<int>(kMajorB)));
+    FATHOM_WGMMA(RS, 8, FATHOM_REGS4, "%4,%5,%6,%7", 8, 9, 10, FATHOM_ACC4(d, 0))
   } else if constexpr (kN == 16) {
-    asm volatile(
-        "{.reg .pred p; setp.ne.b32 p, %13, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7}, "
-        "{%8,%9,%10,%11}, %12, p, 1, 1, %14;}\n"
-        : FATHOM_ACC4(d, 0), FATHOM_ACC4(d, 4)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)),
-          "n"(static_cast<int>(kMajorB)));
+    FATHOM_WGMMA(RS, 16, FATHOM_REGS8, "%8,%9,%10,%11", 12, 13, 14, FATHOM_ACC8(d, 0))
   } else if constexpr (kN == 32) {
-    asm volatile(
-        "{.reg .pred p; setp.ne.b32 p, %21, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" FATHOM_REGS16
-        "}, {%16,%17,%18,%19}, %20, p, 1, 1, %22;}\n"
-        : FATHOM_ACC16(d, 0)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)),
-          "n"(static_cast<int>(kMajorB)));
+    FATHOM_WGMMA(RS, 32, FATHOM_REGS16, "%16,%17,%18,%19", 20, 21, 22, FATHOM_ACC16(d, 0))
   } else if constexpr (kN == 64) {
-    asm volatile(
-        "{.reg .pred p; setp.ne.b32 p, %37, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" FATHOM_REGS32
-        "}, {%32,%33,%34,%35}, %36, p, 1, 1, %38;}\n"
-        : FATHOM_ACC16(d, 0), FATHOM_ACC16(d, 16)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)),
-          "n"(static_cast<int>(kMajorB)));
+    FATHOM_WGMMA(RS, 64, FATHOM_REGS32, "%32,%33,%34,%35", 36, 37, 38, FATHOM_ACC16(d, 0),
+                 FATHOM_ACC16(d, 16))
   } else if constexpr (kN == 128) {
-    asm volatile(
-        "{.reg .pred p; setp.ne.b32 p, %69, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" FATHOM_REGS64
-        "}, {%64,%65,%66,%67}, %68, p, 1, 1, %70;}\n"
-        : FATHOM_ACC64(d, 0)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)),
-          "n"(static_cast<int>(kMajorB)));
+    FATHOM_WGMMA(RS, 128, FATHOM_REGS64, "%64,%65,%66,%67", 68, 69, 70, FATHOM_ACC64(d, 0))
   } else {
-    asm volatile(
-        "{.reg .pred p; setp.ne.b32 p, %133, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" FATHOM_REGS128
-        "}, {%128,%129,%130,%131}, %132, p, 1, 1, %134;}\n"
-        : FATHOM_ACC64(d, 0), FATHOM_ACC64(d, 64)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)),
-          "n"(static_cast<int>(kMajorB)));
+    FATHOM_WGMMA(RS, 256, FATHOM_REGS128, "%128,%129,%130,%131", 132, 133, 134, FATHOM_ACC64(d, 0),
+                 FATHOM_ACC64(d, 64))
   }
 }
 
+#undef FATHOM_WGMMA
+#undef FATHOM_WGMMA_SS
+#undef FATHOM_WGMMA_RS
 #undef FATHOM_ACC4
+#undef FATHOM_ACC8
 #undef FATHOM_ACC16
+#undef FATHOM_REGS4
+#undef FATHOM_REGS8
 #undef FATHOM_REGS16
 #undef FATHOM_REGS32
 #undef FATHOM_REGS64

@@ -11,13 +11,14 @@ inline constexpr int kMergeSharedBytes = 6 * 1024;    // left for a block of the
 inline constexpr int kPendingMergeBytes = 48;         // of MergeInside: a count, two results
 
 // kDimQk: elements of a key. kDimV: of a value. kRows: query rows (tokens x group) of one block,
-// the N of its wgmma. kLatent: values are the first kDimV elements of the keys (MLA).
-template <int kDimQk_, int kDimV_, int kRows_, bool kLatent_>
+// the N of its wgmma. kFloat16: queries, cache and output are float16 instead of bf16.
+template <int kDimQk_, int kDimV_, int kRows_, bool kFloat16_>
 struct DecodeConfig {
   static constexpr int kDimQk = kDimQk_;
   static constexpr int kDimV = kDimV_;
   static constexpr int kRows = kRows_;
-  static constexpr bool kLatent = kLatent_;
+  static constexpr bool kFloat16 = kFloat16_;
+  static constexpr bool kLatent = kDimQk > kDimV;  // values are the keys' first elements (MLA)
 
   static constexpr int kTile = kDecodeTileTokens;
   static constexpr int kColumns = 64;  // of a block of the ring: 128 bytes, one swizzle row

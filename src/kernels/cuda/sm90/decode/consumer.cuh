@@ -6,6 +6,7 @@
 // rows; then each forms its half of the output columns from its own blocks. No block is read by
 // both.
 #include "kernels/cuda/decode_schedule.h"
+#include "kernels/cuda/element_type.cuh"
 #include "kernels/cuda/ptx/sync.h"
 #include "kernels/cuda/ptx/tma.h"
 #include "kernels/cuda/ptx/wgmma.h"
@@ -24,6 +25,8 @@ class DecodeConsumer {
   static constexpr int kPairs = kRows / 4;        // rows of a thread
   static constexpr int kOwnPairs = kOwnRows / 4;  // of them those whose softmax it does
   using Position = RingPosition<Config::kSlots>;
+  using Type = ElementType<Config::kFloat16>;
+  using Range = ProbabilityRange<Config::kFloat16>;
 
   __device__ __forceinline__ DecodeConsumer(const DecodeParams& params,
                                             const DecodeShared<Config>& shared, int kv_head,
@@ -202,7 +205,7 @@ class DecodeConsumer {
       const uint64_t q = ptx::Descriptor(shared_.q + (first + block) * (kRows * 128));
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
-        ptx::WgmmaSS<kRows, ptx::Major::kK, ptx::Major::kK>(
+        ptx::WgmmaSS<kRows, ptx::Major::kK, ptx::Major::kK, Config::kFloat16>(
             s, ptx::Advance(k, step * 32), ptx::Advance(q, step * 32), block + step > 0);
       }
       ptx::WgmmaCommit();
@@ -250,7 +253,7 @@ class DecodeConsumer {
       const uint64_t v = BlockAt(at);
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
-        ptx::WgmmaSS<kRows, ptx::Major::kMn, ptx::Major::kK>(
+        ptx::WgmmaSS<kRows, ptx::Major::kMn, ptx::Major::kK, Config::kFloat16>(
             out_[block], ptx::Advance(v, step * 2048), ptx::Advance(p, step * 32), true);
       }
       ptx::WgmmaCommit();
@@ -326,8 +329,9 @@ class DecodeConsumer {
       const float tile_peak =
           fmaxf(fmaxf(column[0], column[kRows]), fmaxf(column[2 * kRows], column[3 * kRows]));
       const float peak = fmaxf(peak_[i], tile_peak);
-      const float base = peak == -INFINITY ? 0.f : peak * scale_log2_;
-      const float rescale = ptx::Exp2(fmaf(peak_[i], scale_log2_, -base));
+      const float top = peak == -INFINITY ? 0.f : peak * scale_log2_;
+      const float base = top - Range::kLift;
+      const float rescale = ptx::Exp2(fmaf(peak_[i], scale_log2_, -top));
       const int at = i / 2 * 4 + i % 2;
       s[at] = ptx::Exp2(fmaf(s[at], scale_log2_, -base));
       s[at + 2] = ptx::Exp2(fmaf(s[at + 2], scale_log2_, -base));
@@ -345,16 +349,16 @@ class DecodeConsumer {
     const uint32_t p = shared_.p + group_ * (kOwnRows * 128);
     if constexpr (kOwnRows == 8) {
       const int row = lane_ % 8;
-      ptx::StoreMatrixTransposed(p + SwizzledOffset(row, chunk), ptx::PackBf16(s[0], s[1]),
-                                 ptx::PackBf16(s[2], s[3]));
+      ptx::StoreMatrixTransposed(p + SwizzledOffset(row, chunk), Type::Pack(s[0], s[1]),
+                                 Type::Pack(s[2], s[3]));
     } else {
 #pragma unroll
       for (int j = 0; j < kOwnRows / 8; j += 2) {
         const int row = j * 8 + piece / 2 * 8 + lane_ % 8;
         ptx::StoreMatrixTransposed(
-            p + SwizzledOffset(row, chunk), ptx::PackBf16(s[j * 4], s[j * 4 + 1]),
-            ptx::PackBf16(s[j * 4 + 2], s[j * 4 + 3]), ptx::PackBf16(s[j * 4 + 4], s[j * 4 + 5]),
-            ptx::PackBf16(s[j * 4 + 6], s[j * 4 + 7]));
+            p + SwizzledOffset(row, chunk), Type::Pack(s[j * 4], s[j * 4 + 1]),
+            Type::Pack(s[j * 4 + 2], s[j * 4 + 3]), Type::Pack(s[j * 4 + 4], s[j * 4 + 5]),
+            Type::Pack(s[j * 4 + 6], s[j * 4 + 7]));
       }
     }
   }
@@ -387,7 +391,7 @@ class DecodeConsumer {
       const float* column = shared_.peaks + OwnRow(i);
       if (warp_ == 0 && lane_ < 4) {
         shared_.state[OwnRow(i)] =
-            make_float2(peak_[i] * scale_log2_,
+            make_float2(peak_[i] * scale_log2_ - Range::kLift,
                         (column[0] + column[kRows]) + (column[2 * kRows] + column[3 * kRows]));
       }
     }
@@ -416,13 +420,13 @@ class DecodeConsumer {
         params_.lse[at_token * params_.num_kv_heads * params_.group + head] = LogSumExp(state);
       }
       const int at = i / 2 * 4 + i % 2;
-      __nv_bfloat16* target = static_cast<__nv_bfloat16*>(params_.out) +
-                              at_token * params_.out_token_stride + head * params_.out_head_stride +
-                              group_ * (Config::kGroupVBlocks * 64) + warp_ * 16 + lane_ / 4;
+      auto* target = static_cast<uint16_t*>(params_.out) + at_token * params_.out_token_stride +
+                     head * params_.out_head_stride + group_ * (Config::kGroupVBlocks * 64) +
+                     warp_ * 16 + lane_ / 4;
 #pragma unroll
       for (int b = 0; b < Config::kGroupVBlocks; ++b) {
-        target[b * 64] = __float2bfloat16_rn(out_[b][at] * scale);
-        target[b * 64 + 8] = __float2bfloat16_rn(out_[b][at + 2] * scale);
+        Type::Store(target + b * 64, out_[b][at] * scale);
+        Type::Store(target + b * 64 + 8, out_[b][at + 2] * scale);
       }
     }
   }

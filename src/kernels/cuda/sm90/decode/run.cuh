@@ -21,9 +21,9 @@ cudaError_t MakeDecodeMaps(const DecodeParams& params, sm90::DecodeMaps* maps) {
   return cudaSuccess;
 }
 
-template <int kDimQk, int kDimV, int kRows>
+template <int kDimQk, int kDimV, int kRows, bool kFloat16>
 cudaError_t RunDecodeSm90(const DecodeParams& params, cudaStream_t stream) {
-  using Config = sm90::DecodeConfig<kDimQk, kDimV, kRows, (kDimQk > kDimV)>;
+  using Config = sm90::DecodeConfig<kDimQk, kDimV, kRows, kFloat16>;
   sm90::DecodeMaps maps;
   if (const cudaError_t status = MakeDecodeMaps<Config>(params, &maps); status != cudaSuccess) {
     return status;

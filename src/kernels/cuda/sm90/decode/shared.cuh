@@ -49,9 +49,9 @@ __device__ __forceinline__ uint64_t CachePolicy(const DecodeParams& params, cons
 
 template <class Config>
 struct DecodeShared {
-  uint32_t ring;      // [kSlots][kTile][kColumns] bf16, swizzled
-  uint32_t q;         // [kQkBlocks][kRows][kColumns] bf16, swizzled
-  uint32_t p;         // [kRows][kTile] bf16, swizzled
+  uint32_t ring;      // [kSlots][kTile][kColumns], swizzled
+  uint32_t q;         // [kQkBlocks][kRows][kColumns], swizzled
+  uint32_t p;         // [kRows][kTile], swizzled
   float* swap;        // [kGroups][kRows / 4][128] partial scores for the other warpgroup
   float* peaks;       // [4][kRows] of each warp's keys
   float2* state;      // [kRows] what the output of a row has to be multiplied with; at the end the

@@ -13,6 +13,7 @@
 //
 // A warpgroup's own P comes from registers. While one does its softmax the other multiplies.
 #include "kernels/cuda/decode_schedule.h"
+#include "kernels/cuda/element_type.cuh"
 #include "kernels/cuda/ptx/shuffle.h"
 #include "kernels/cuda/ptx/sync.h"
 #include "kernels/cuda/ptx/tma.h"
@@ -23,9 +24,12 @@
 
 namespace fathom::kernels::cuda::sm90 {
 
+template <bool kFloat16>
 class WideConsumer {
  public:
   using Config = WideConfig;
+  using Type = ElementType<kFloat16>;
+  using Range = ProbabilityRange<kFloat16, /*kSlack=*/8>;
   static constexpr int kRows = Config::kRows;
   static constexpr int kSteps = Config::kTile / 16;
   static constexpr int kHalfBlocks = Config::kFirstBlocks / 2;  // value columns of a warpgroup
@@ -170,7 +174,8 @@ class WideConsumer {
     const uint64_t rotated = ptx::Descriptor(shared_.Rotated(stage));
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      ptx::WgmmaRS<64, ptx::Major::kK>(s_, q_pe_[step], ptx::Advance(rotated, step * 32), step > 0);
+      ptx::WgmmaRS<64, ptx::Major::kK, kFloat16>(s_, q_pe_[step], ptx::Advance(rotated, step * 32),
+                                                 step > 0);
     }
     ptx::WgmmaCommit();
     rotated_issued();
@@ -183,7 +188,7 @@ class WideConsumer {
 #pragma unroll
       for (int step = 0; step < 8; ++step) {
         const int chunk = step % 4 * 32;
-        ptx::WgmmaSS<64, ptx::Major::kK, ptx::Major::kK>(
+        ptx::WgmmaSS<64, ptx::Major::kK, ptx::Major::kK, kFloat16>(
             s_, ptx::Advance(q, step / 4 * (kRows * 128) + chunk),
             ptx::Advance(k, step / 4 * Config::kBlockBytes + chunk), true);
       }
@@ -200,7 +205,8 @@ class WideConsumer {
     ptx::WgmmaFence();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      ptx::WgmmaRS<256, ptx::Major::kMn>(out_, p_[step], ptx::Advance(v, step * 2048), true);
+      ptx::WgmmaRS<256, ptx::Major::kMn, kFloat16>(out_, p_[step], ptx::Advance(v, step * 2048),
+                                                   true);
     }
     ptx::WgmmaCommit();
   }
@@ -210,8 +216,8 @@ class WideConsumer {
     ptx::WgmmaFence();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      ptx::WgmmaSS<256, ptx::Major::kK, ptx::Major::kMn>(out_, ptx::Advance(p, step * 32),
-                                                         ptx::Advance(v, step * 2048), true);
+      ptx::WgmmaSS<256, ptx::Major::kK, ptx::Major::kMn, kFloat16>(
+          out_, ptx::Advance(p, step * 32), ptx::Advance(v, step * 2048), true);
     }
     ptx::WgmmaCommit();
   }
@@ -346,10 +352,9 @@ class WideConsumer {
   }
 
   // Scores become probabilities relative to 2^base, which goes to shared memory. The base follows
-  // the running maximum only when that has grown by a factor of 2^kSlack for some row of the warp:
-  // until then probabilities are at most 2^kSlack and nothing has to be rescaled.
+  // the running maximum only when that has grown by a factor of 2^8 for some row of the warp: until
+  // then probabilities are at most 2^kReach and nothing has to be rescaled.
   __device__ __forceinline__ void Softmax() {
-    constexpr float kSlack = 8;
     float peak[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -361,9 +366,11 @@ class WideConsumer {
       peak[r] = fmaxf(peak[r], __shfl_xor_sync(~0u, peak[r], 1));
       peak[r] = fmaxf(peak[r], __shfl_xor_sync(~0u, peak[r], 2)) * scale_log2_;
     }
-    moved_ = __any_sync(~0u, peak[0] > base_[0] + kSlack || peak[1] > base_[1] + kSlack);
+    moved_ =
+        __any_sync(~0u, peak[0] > base_[0] + Range::kReach || peak[1] > base_[1] + Range::kReach);
     if (moved_) {
-      const float base[2] = {fmaxf(peak[0], base_[0]), fmaxf(peak[1], base_[1])};
+      const float base[2] = {fmaxf(peak[0] - Range::kLift, base_[0]),
+                             fmaxf(peak[1] - Range::kLift, base_[1])};
       MoveTo(base);
     }
 #pragma unroll
@@ -384,7 +391,7 @@ class WideConsumer {
     for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        p_[step][i] = ptx::PackBf16(s_[step * 8 + i * 2], s_[step * 8 + i * 2 + 1]);
+        p_[step][i] = Type::Pack(s_[step * 8 + i * 2], s_[step * 8 + i * 2 + 1]);
       }
     }
   }
@@ -474,7 +481,7 @@ class WideConsumer {
     WriteRow(r, live,
              static_cast<uint16_t*>(params_.out) + at_token * params_.out_token_stride +
                  head * params_.out_head_stride,
-             [scale](float x, float y) { return ptx::PackBf16(x * scale, y * scale); });
+             [scale](float x, float y) { return Type::Pack(x * scale, y * scale); });
   }
 
   // See kShortPartials. largest: of the row's elements.

@@ -10,6 +10,7 @@
 
 namespace fathom::kernels::cuda::sm90 {
 
+template <bool kFloat16>
 __global__ __launch_bounds__(WideConfig::kThreads,
                              1) void DecodeWideKernel(const __grid_constant__ DecodeParams params,
                                                       const __grid_constant__ DecodeMaps maps) {
@@ -38,7 +39,7 @@ __global__ __launch_bounds__(WideConfig::kThreads,
     if (warp == kProducer) WriteEmpty<Config>(params, part_index, 0, row_tile);
   } else {
     ptx::RegistersIncrease<Config::kConsumerRegisters>();
-    WideConsumer(params, shared, row_tile).Run(part_index, part);
+    WideConsumer<kFloat16>(params, shared, row_tile).Run(part_index, part);
   }
 }
 

@@ -7,9 +7,9 @@ namespace fathom::kernels::cuda::sm90 {
 struct WideShared {
   using Config = WideConfig;
 
-  uint32_t tiles;     // [kStages][kTileBlocks][kTile][kColumns] bf16, swizzled; rotated keys last
-  uint32_t q;         // [kTileBlocks][kRows][kColumns] bf16, swizzled
-  uint32_t first_p;   // [kRows][kTile] bf16, swizzled
+  uint32_t tiles;     // [kStages][kTileBlocks][kTile][kColumns], swizzled; rotated keys last
+  uint32_t q;         // [kTileBlocks][kRows][kColumns], swizzled
+  uint32_t first_p;   // [kRows][kTile], swizzled
   uint32_t bases;     // [2][kRows] f32: of the exponentials, as each warpgroup leaves it
   uint32_t sums;      // [2][kRows] f32
   uint32_t largest;   // [2][kRows] f32: of each one's columns of the output

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/dtype.h"
 #include "kernels/cuda/ptx/sync.h"
 #include "kernels/cuda/ptx/tma.h"
 
@@ -44,13 +45,13 @@ inline uint32_t OperandAddress(uint64_t descriptor, Major major, int i, int k) {
 }
 
 // out[i][k], i < count, k < 16. Once for all threads of a warpgroup: TouchOperand tells who reads.
-FATHOM_SIMT_UNWATCHED inline void ReadOperand(uint64_t descriptor, Major major, int count,
-                                              float* out) {
+template <bool kFloat16>
+FATHOM_SIMT_UNWATCHED void ReadOperand(uint64_t descriptor, Major major, int count, float* out) {
   for (int i = 0; i < count; ++i) {
     for (int k = 0; k < 16; ++k) {
       uint16_t bits;
       std::memcpy(&bits, simt::SharedAt(OperandAddress(descriptor, major, i, k), 2), 2);
-      out[i * 16 + k] = __bfloat162float({bits});
+      out[i * 16 + k] = kFloat16 ? F16ToF32(bits) : __bfloat162float({bits});
     }
   }
 }
@@ -66,12 +67,13 @@ inline void TouchOperand(uint64_t descriptor, Major major, int first, int count)
   }
 }
 
-template <int kN>
+template <int kN, bool kFloat16>
 const float* OperandB(uint64_t index, uint64_t b, Major major) {
   TouchOperand(b, major, 0, kN);
   return static_cast<const float*>(simt::SharedOfWarpgroup(
       kN * 16 * sizeof(float),
-      [&](void* out) { ReadOperand(b, major, kN, static_cast<float*>(out)); }, index * 2));
+      [&](void* out) { ReadOperand<kFloat16>(b, major, kN, static_cast<float*>(out)); },
+      index * 2));
 }
 
 // a0, a1: rows lane / 4 and + 8 of the warp's 16.
@@ -94,7 +96,7 @@ FATHOM_SIMT_UNWATCHED void Multiply(float* d, const float* a0, const float* a1, 
   }
 }
 
-template <int kN, Major kMajorA, Major kMajorB>
+template <int kN, Major kMajorA, Major kMajorB, bool kFloat16 = false>
 void WgmmaSS(float (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulate) {
   const uint64_t index = simt::NextMatrixIndex();
   float* to = d;
@@ -103,16 +105,17 @@ void WgmmaSS(float (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulate) {
     TouchOperand(a, kMajorA, simt::Warp() % 4 * 16, 16);
     const auto* left = static_cast<const float*>(simt::SharedOfWarpgroup(
         64 * 16 * sizeof(float),
-        [&](void* out) { ReadOperand(a, kMajorA, 64, static_cast<float*>(out)); }, index * 2 + 1));
+        [&](void* out) { ReadOperand<kFloat16>(a, kMajorA, 64, static_cast<float*>(out)); },
+        index * 2 + 1));
     float a0[16], a1[16];
     std::memcpy(a0, left + row * 16, sizeof(a0));
     std::memcpy(a1, left + (row + 8) * 16, sizeof(a1));
-    Multiply<kN>(to, a0, a1, OperandB<kN>(index, b, kMajorB), accumulate);
+    Multiply<kN>(to, a0, a1, OperandB<kN, kFloat16>(index, b, kMajorB), accumulate);
   });
 }
 
 // A's registers are read when the product runs: until then they may not change.
-template <int kN, Major kMajorB>
+template <int kN, Major kMajorB, bool kFloat16 = false>
 void WgmmaRS(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
   const uint64_t index = simt::NextMatrixIndex();
   float* to = d;
@@ -123,13 +126,18 @@ void WgmmaRS(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b, bool accumu
     float a0[16], a1[16];
     const int quad = simt::Lane() / 4 * 4;
     for (int i = 0; i < 4; ++i) {
-      const uint32_t(&r)[4] = all[quad + i];
-      a0[2 * i] = LowBf16(r[0]), a0[2 * i + 1] = HighBf16(r[0]);
-      a1[2 * i] = LowBf16(r[1]), a1[2 * i + 1] = HighBf16(r[1]);
-      a0[2 * i + 8] = LowBf16(r[2]), a0[2 * i + 9] = HighBf16(r[2]);
-      a1[2 * i + 8] = LowBf16(r[3]), a1[2 * i + 9] = HighBf16(r[3]);
+      for (int j = 0; j < 2; ++j) {
+        const auto value = [&](int r) {
+          const auto bits = static_cast<uint16_t>(all[quad + i][r] >> (16 * j));
+          return kFloat16 ? F16ToF32(bits) : __bfloat162float({bits});
+        };
+        a0[2 * i + j] = value(0);
+        a1[2 * i + j] = value(1);
+        a0[2 * i + 8 + j] = value(2);
+        a1[2 * i + 8 + j] = value(3);
+      }
     }
-    Multiply<kN>(to, a0, a1, OperandB<kN>(index, b, kMajorB), accumulate);
+    Multiply<kN>(to, a0, a1, OperandB<kN, kFloat16>(index, b, kMajorB), accumulate);
   });
 }
 
