@@ -143,7 +143,7 @@ struct DecodeRun::State {
     planned.page_tokens = ops::LearnedRowsCache::kPageTokens;
     planned.code = kernels::cuda::CacheCode::kBf16;
     planned.max_kv_tokens = lists.LongestTokens();
-    learned.emplace(DecodeLearned{LearnedRows(*sparse, shape.dim_qk, shape.dim_v),
+    learned.emplace(DecodeLearned{LearnedRows(*sparse, shape.dim_qk, shape.dim_v, shape.float16),
                                   Checked(ops::PlanDecodeAttention(planned, options, gpu)),
                                   params});
     DecodeLearned& own = *learned;
@@ -169,8 +169,8 @@ struct DecodeRun::State {
     CheckCuda(kernels::cuda::RunDecode(shape.dim_qk, shape.dim_v, learned->plan.rows,
                                        learned->params, stream),
               "RunDecode, learned rows");
-    FoldLearned(learned->out, learned->lse, int64_t{num_tokens} * shape.num_heads, shape.dim_v, out,
-                lse, stream);
+    FoldLearned(learned->out, learned->lse, int64_t{num_tokens} * shape.num_heads, shape.dim_v,
+                shape.float16, out, lse, stream);
   }
 
   AttentionErrors CompareAll(const ReferenceResult& want) const {

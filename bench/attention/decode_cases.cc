@@ -77,6 +77,9 @@ void AddSparseChecks(std::vector<DecodeCase>* cases) {
       roles.learned_rows = rows;
       add(table, roles, fmt::format("policy table, {} learned rows", rows));
     }
+    if (code != CacheCode::kBf16) continue;
+    table.float16 = true;
+    add(table, roles, "policy table, 256 learned rows, float16");
   }
   DecodeCase many = Gqa(8, 8, 128, std::vector<int32_t>(40, 300));
   add(many, Roles(8, 8), "policy table, 40 sequences");

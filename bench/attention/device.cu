@@ -87,6 +87,7 @@ __device__ Row RowOf(const ReferenceInputs& in, int plane, const QueryRow& row, 
   const int dim = plane == 0 ? in.dim_qk : in.dim_v;
   const int64_t at = (int64_t{key - visible} * (in.num_heads / in.group) + kv_head) * dim;
   Row learned;
+  learned.float16 = in.float16;
   learned.elements =
       const_cast<char*>(static_cast<const char*>(plane == 0 ? in.learned[0] : in.learned[1])) +
       at * 2;

@@ -97,7 +97,7 @@ struct QueryRow {
 // plane 0 as values.
 struct ReferenceInputs {
   const void* q = nullptr;  // bf16 [num_tokens, num_heads, dim_qk], contiguous
-  bool float16 = false;     // queries
+  bool float16 = false;     // queries and learned rows
   const void* base[2] = {};
   PlaneShape plane[2];
   bool latent = false;
@@ -105,7 +105,7 @@ struct ReferenceInputs {
   int window = INT32_MAX;  // causal: key k is seen from p when p - k <= window or k < anchors
   int anchors = 0;
   const uint8_t* seen = nullptr;  // [rows asked about, max_kv_tokens], in place of them
-  const void* learned[2] = {};    // bf16 [learned_rows, kv heads, dim]
+  const void* learned[2] = {};    // [learned_rows, kv heads, dim]
   int learned_rows = 0;
   const int32_t* page_table = nullptr;
   int table_stride = 0;

@@ -323,11 +323,11 @@ std::vector<MlaPrefillCase> MlaPrefillCheckCases() {
   c.part_keys = 512;
   c.spare_keys = 3000;
   cases.push_back(c);
-  c = Make(4, odd, "float16, odd lengths, parts of 256");
+  c = Make(4, odd, "odd lengths, parts of 256, float16");
   c.part_keys = 256;
   c.float16 = true;
   cases.push_back(c);
-  c = Make(16, {9000, 3, 700}, "float16, chunks of a longer cache, parts of 2048");
+  c = Make(16, {9000, 3, 700}, "chunks of a longer cache, parts of 2048, float16");
   c.query_tokens = {512, 2, 129};
   c.part_keys = 2048;
   c.float16 = true;
@@ -348,7 +348,7 @@ std::vector<MlaPrefillCase> MlaPrefillTimeCases() {
       c.part_keys = part_keys;
       cases.push_back(c);
     }
-    cases.push_back(Make(heads, {4096}, "f16 1 x 4096"));
+    cases.push_back(Make(heads, {4096}, "1 x 4096, float16"));
     cases.back().float16 = true;
   }
   return cases;

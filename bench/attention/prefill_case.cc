@@ -47,7 +47,7 @@ struct PrefillRun::State {
     planned.page_tokens = ops::LearnedRowsCache::kPageTokens;
     planned.max_kv_tokens = sparse->policy.learned_rows;
     planned.causal = false;
-    learned.emplace(PrefillLearned{LearnedRows(*sparse, shape.dim_qk, shape.dim_v),
+    learned.emplace(PrefillLearned{LearnedRows(*sparse, shape.dim_qk, shape.dim_v, shape.float16),
                                    Checked(ops::PlanPrefillAttention(planned, {}, gpu)), params});
     PrefillLearned& own = *learned;
     const auto lists = Checked(ops::MakeLearnedPrefillTileLists(*sparse, own.plan));
@@ -74,7 +74,7 @@ struct PrefillRun::State {
     CheckCuda(kernels::cuda::RunPrefill(shape.dim_qk, shape.dim_v, learned->params, stream),
               "RunPrefill, learned rows");
     FoldLearned(learned->out, learned->lse, int64_t{query_starts.back()} * shape.num_heads,
-                shape.dim_v, out, lse, stream);
+                shape.dim_v, shape.float16, out, lse, stream);
   }
 };
 

@@ -94,7 +94,7 @@ std::vector<ops::sparse::Sequence> SequencesOf(const std::vector<int32_t>& query
   return sequences;
 }
 
-LearnedRows::LearnedRows(const ops::sparse::Plan& plan, int dim_qk, int dim_v) {
+LearnedRows::LearnedRows(const ops::sparse::Plan& plan, int dim_qk, int dim_v, bool float16) {
   const ops::LearnedRowsCache cache = ops::MakeLearnedRowsCache(plan);
   num_pages_ = cache.num_pages;
   table_ = Buffer(cache.page_table);
@@ -106,7 +106,7 @@ LearnedRows::LearnedRows(const ops::sparse::Plan& plan, int dim_qk, int dim_v) {
     data_[i] = Buffer(row_bytes_[i] * num_pages_ * cache.kPageTokens);
     data_[i].Fill(0xff);
     FillRandom(data_[i].As<void>(), row_bytes_[i] / 2 * plan.policy.learned_rows, 1.f,
-               static_cast<uint32_t>(31 + i));
+               static_cast<uint32_t>(31 + i), float16);
   }
 }
 
@@ -127,13 +127,14 @@ Buffer SetSparse(const ops::sparse::Plan& plan, const LearnedRows* learned,
 }
 
 void FoldLearned(const Buffer& learned_out, const Buffer& learned_lse, int64_t rows, int dim,
-                 const Buffer& out, const Buffer& lse, cudaStream_t stream) {
+                 bool float16, const Buffer& out, const Buffer& lse, cudaStream_t stream) {
   kernels::cuda::MergeStatesParams merge;
   merge.states[0] = {learned_out.As<void>(), learned_lse.As<float>(), dim};
   merge.states[1] = {out.As<void>(), lse.As<float>(), dim};
   merge.num_states = 2;
   merge.dim = dim;
   merge.rows = rows;
+  merge.float16 = float16;
   merge.out = out.As<void>();
   merge.out_row_stride = dim;
   merge.lse = lse.As<float>();

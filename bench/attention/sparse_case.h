@@ -32,7 +32,7 @@ std::vector<ops::sparse::Sequence> SequencesOf(const std::vector<int32_t>& query
 // the last page.
 class LearnedRows {
  public:
-  LearnedRows(const ops::sparse::Plan& plan, int dim_qk, int dim_v);
+  LearnedRows(const ops::sparse::Plan& plan, int dim_qk, int dim_v, bool float16);
 
   kernels::cuda::PagedPlane View(int plane) const;  // 0: keys, 1: values
   const void* data(int plane) const { return data_[plane].As<void>(); }
@@ -59,9 +59,9 @@ Buffer SetSparse(const ops::sparse::Plan& plan, const LearnedRows* learned,
                  const std::vector<QueryRow>& rows, int max_kv_tokens, ReferenceInputs* in);
 
 // Folds the state over learned rows into the one of the sequences' own keys, which the result
-// replaces. Rows of bf16 [dim].
+// replaces. Rows of bf16 or float16 [dim].
 void FoldLearned(const Buffer& learned_out, const Buffer& learned_lse, int64_t rows, int dim,
-                 const Buffer& out, const Buffer& lse, cudaStream_t stream);
+                 bool float16, const Buffer& out, const Buffer& lse, cudaStream_t stream);
 
 // The policies of the cases.
 // Every head local.

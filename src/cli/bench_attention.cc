@@ -165,10 +165,11 @@ Result<int> ExplainShape(const BenchAttentionOptions& o) {
   if (!o.results.empty()) {
     FATHOM_ASSIGN_OR_RETURN(const AttentionResults results, LoadResults(o.results));
     const std::string who = o.reduction == "balanced" ? "fathom" : "fathom " + o.reduction;
-    if (made.dtype != DType::kBF16 || (made.decode && made.page_tokens != 64)) {
+    if ((made.dtype != DType::kBF16 && made.dtype != DType::kF16) ||
+        (made.decode && made.page_tokens != 64)) {
       return Err(Code::kInvalidArgument,
-                 "--results: kept rows are of BF16 and, to decode, pages of 64; found --dtype {} "
-                 "--page {}",
+                 "--results: kept rows are of BF16 or F16 and, to decode, pages of 64; found "
+                 "--dtype {} --page {}",
                  o.dtype, made.page_tokens);
     }
     const AttentionRow* row = results.Find(made.Name(), who);

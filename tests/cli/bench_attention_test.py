@@ -41,6 +41,7 @@ def test_explains_every_measured_shape():
     known = {
         "gqa 32/8h d128 1 x 8k": ["--lengths", "8k"],
         "gqa 32/8h d128 1 x 64k + 63 x 1k": ["--lengths", "64k,63x1k"],
+        "gqa 32/8h d128 f16 32 x 8k": ["--dtype", "F16", "--lengths", "32x8k"],
         "gqa 32/8h d64 32 x 8k": ["--dims", "64", "--lengths", "32x8k"],
         "mla 16h 32 x 8k": ["--heads", "16", "--dims", "mla", "--lengths", "32x8k"],
         "mla 128h 128 x 4k": ["--heads", "128", "--dims", "mla", "--lengths", "128x4k"],
@@ -147,7 +148,8 @@ def test_kept_results_beside_peers():
 
 def test_kept_results_of_other_shapes_do_not_count():
     kept = ["--results", str(RESULTS)]
-    for arguments, says in ((["--dims", "192/128"], "no row"), (["--dtype", "F16"], "are of BF16"),
+    for arguments, says in ((["--dims", "192/128"], "no row"), (["--dtype", "F32"], "are of BF16"),
+                            (["--dtype", "F16", "--lengths", "7k"], "f16 1 x 7k"),
                             (["--page", "16"], "pages of 64")):
         done = fathom("attention", "--explain", *arguments, *kept)
         assert done.returncode == 2 and says in done.stderr, done.stderr

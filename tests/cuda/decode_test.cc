@@ -169,7 +169,7 @@ void Check(const Case& c, uint64_t seed, std::vector<uint16_t>* result = nullptr
 
   std::optional<LearnedRows> learned;
   if (sparse && c.policy->learned_rows > 0) {
-    learned.emplace(*sparse, c.dim_qk, c.dim_v, noise);
+    learned.emplace(*sparse, c.dim_qk, c.dim_v, c.float16, noise);
     const PackedLists own(ops::MakeLearnedDecodeTileLists(*sparse).value());
     ops::DecodeAttentionShape own_shape = shape;
     own_shape.code = CacheCode::kBf16;
@@ -192,7 +192,7 @@ void Check(const Case& c, uint64_t seed, std::vector<uint16_t>* result = nullptr
     ASSERT_EQ(kernels::cuda::PrepareDecode(of_rows, nullptr), cudaSuccess);
     ASSERT_EQ(kernels::cuda::RunDecode(c.dim_qk, c.dim_v, own_plan->rows, of_rows, nullptr),
               cudaSuccess);
-    ASSERT_NO_FATAL_FAILURE(FoldLearned(own_out, own_lse, c.dim_v, &out, &lse));
+    ASSERT_NO_FATAL_FAILURE(FoldLearned(own_out, own_lse, c.dim_v, c.float16, &out, &lse));
   }
 
   Errors errors;
@@ -401,6 +401,11 @@ TEST(EmulatedDecode, Float16) {
     Check({.name = "window and anchors",
            .kv_lengths = {1, 700, 65},
            .policy = {{.heads = {{ops::sparse::HeadRole::kLocal, 100, 10}}}},
+           .float16 = true},
+          seed);
+    Check({.name = "learned rows",
+           .kv_lengths = {1, 700, 65},
+           .policy = {{.heads = {{ops::sparse::HeadRole::kLocal, 100}}, .learned_rows = 100}},
            .float16 = true},
           seed);
   }

@@ -130,7 +130,7 @@ void Check(const Case& c, uint64_t seed) {
 
   std::optional<LearnedRows> learned;
   if (sparse && c.policy->learned_rows > 0) {
-    learned.emplace(*sparse, c.dim_qk, c.dim_v, noise);
+    learned.emplace(*sparse, c.dim_qk, c.dim_v, c.float16, noise);
     ops::PrefillAttentionShape own_shape = shape;
     own_shape.page_tokens = 64;
     own_shape.max_kv_tokens = c.policy->learned_rows;
@@ -153,7 +153,7 @@ void Check(const Case& c, uint64_t seed) {
     const Status own_legal = ops::CheckPrefillParams(*own_plan, of_rows);
     ASSERT_TRUE(own_legal) << own_legal.error().message;
     ASSERT_EQ(kernels::cuda::RunPrefill(c.dim_qk, c.dim_v, of_rows, nullptr), cudaSuccess);
-    ASSERT_NO_FATAL_FAILURE(FoldLearned(own_out, own_lse, c.dim_v, &out, &lse));
+    ASSERT_NO_FATAL_FAILURE(FoldLearned(own_out, own_lse, c.dim_v, c.float16, &out, &lse));
   }
 
   Errors errors;

@@ -68,25 +68,29 @@ class PackedLists {
   std::byte* aligned_ = nullptr;
 };
 
-// Learned keys and values, bf16 [rows filled up to 64, kv heads, dim]; what fills up is NaN.
+// Learned keys and values, bf16 or float16 [rows filled up to 64, kv heads, dim]; what fills up is
+// NaN.
 struct LearnedRows {
   ops::LearnedRowsCache cache;
   std::vector<uint16_t> data[2];
   int kv_heads = 0;
   int dims[2] = {};
+  bool float16 = false;
 
-  LearnedRows(const ops::sparse::Plan& plan, int dim_qk, int dim_v, Noise& noise)
+  LearnedRows(const ops::sparse::Plan& plan, int dim_qk, int dim_v, bool float16_, Noise& noise)
       : cache(ops::MakeLearnedRowsCache(plan)),
         kv_heads(plan.shape.num_kv_heads),
-        dims{dim_qk, dim_v} {
+        dims{dim_qk, dim_v},
+        float16(float16_) {
     for (int i = 0; i < 2; ++i) {
       const size_t row = static_cast<size_t>(kv_heads) * static_cast<size_t>(dims[i]);
-      data[i] = noise.Bf16(static_cast<size_t>(plan.policy.learned_rows) * row, 1);
+      data[i] = noise.Elements(static_cast<size_t>(plan.policy.learned_rows) * row, 1, float16);
       data[i].resize(static_cast<size_t>(cache.num_pages) * 64 * row, 0xffff);
     }
   }
   double Value(int plane, int row, int head, int d) const {
-    return Bf16ToF32(data[plane][static_cast<size_t>((row * kv_heads + head) * dims[plane] + d)]);
+    return bench::ElementToF32(
+        data[plane][static_cast<size_t>((row * kv_heads + head) * dims[plane] + d)], float16);
   }
   kernels::cuda::PagedPlane View(int plane) const {
     const int64_t token = int64_t{kv_heads} * dims[plane] * 2;
@@ -117,13 +121,14 @@ class Workspace {
 
 // Folds the state over learned rows (first) into the one that `out` and `lse` hold.
 inline void FoldLearned(const std::vector<uint16_t>& learned_out,
-                        const std::vector<float>& learned_lse, int dim, std::vector<uint16_t>* out,
-                        std::vector<float>* lse) {
+                        const std::vector<float>& learned_lse, int dim, bool float16,
+                        std::vector<uint16_t>* out, std::vector<float>* lse) {
   kernels::cuda::MergeStatesParams merge;
   merge.states[0] = {learned_out.data(), learned_lse.data(), dim};
   merge.states[1] = {out->data(), lse->data(), dim};
   merge.num_states = 2;
   merge.dim = dim;
+  merge.float16 = float16;
   merge.rows = static_cast<int64_t>(lse->size());
   merge.out = out->data();
   merge.out_row_stride = dim;

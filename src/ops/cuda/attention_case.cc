@@ -55,6 +55,7 @@ std::string AttentionCase::Name() const {
   std::string name;
   const char* const code = call.cache == cost::CacheEncoding::kInt8  ? "int8 "
                            : call.cache == cost::CacheEncoding::kFp8 ? "e4m3 "
+                           : decode && dtype == DType::kF16          ? "f16 "
                                                                      : "";
   if (!decode && call.expanded_from != 0) {
     name = fmt::format("mla {}h {}", call.heads, call.causal ? "" : "full ");
@@ -89,6 +90,7 @@ std::string AttentionCase::Name() const {
     }
   }
   if (call.window >= 0) name += fmt::format(", window {} + {} first", call.window, call.anchors);
+  if (!decode && dtype == DType::kF16) name += ", float16";
   if (!decode && *code != 0) name += fmt::format(", {}cache", code);
   return name;
 }

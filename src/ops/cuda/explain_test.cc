@@ -29,6 +29,12 @@ Explanation Explained(const AttentionCase& problem, const char* gpu = "H200",
 
 TEST(AttentionCase, NamesAreThoseOfTheResults) {
   EXPECT_EQ(Case(true, "32/8", "128", "8k").Name(), "gqa 32/8h d128 1 x 8k");
+  AttentionCase float16 = Case(true, "16", "mla", "8k");
+  float16.dtype = DType::kF16;
+  EXPECT_EQ(float16.Name(), "mla 16h f16 1 x 8k");
+  float16 = Case(false, "16", "mla", "4k");
+  float16.dtype = DType::kF16;
+  EXPECT_EQ(float16.Name(), "mla 16h 1 x 4096, float16");
   EXPECT_EQ(Case(true, "32/8", "128", "1x64k,63x1k").Name(), "gqa 32/8h d128 1 x 64k + 63 x 1k");
   EXPECT_EQ(Case(true, "16", "mla", "32x8192").Name(), "mla 16h 32 x 8k");
   EXPECT_EQ(Case(true, "16", "mla", "2x100", 3).Name(), "mla 16h 2 x 100, 3 queries");
