@@ -56,6 +56,9 @@ struct ProbabilityRange {
   // The base below the maximum when it moves, and the largest exponent before it has to.
   static constexpr float kLift = kFloat16 ? 15 - kSlack : 0;
   static constexpr float kReach = kLift + kSlack;
+  // Where sums tell instead: a sum from here on has a probability too large to be kept, or to be
+  // added to what came before.
+  static constexpr float kMostSum = kFloat16 ? 65504.f : 18446744073709551616.f;  // 2^64
 };
 
 }  // namespace fathom::kernels::cuda

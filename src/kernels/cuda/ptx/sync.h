@@ -93,6 +93,19 @@ __device__ __forceinline__ float4 LoadL2(const float4* from) {
   return v;
 }
 
+// 16 bytes in one store. A plain one of a vector behind a pointer to smaller elements is taken
+// apart by the compiler where its offset is zero.
+__device__ __forceinline__ void StoreGlobal(void* to, uint4 v) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z),
+               "r"(v.w)
+               : "memory");
+}
+__device__ __forceinline__ void StoreGlobal(void* to, float4 v) {
+  asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(v.x), "f"(v.y), "f"(v.z),
+               "f"(v.w)
+               : "memory");
+}
+
 __device__ __forceinline__ void PrefetchL2(const void* from) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
 }
@@ -156,6 +169,16 @@ __device__ __forceinline__ float2 LoadSharedFloat2(uint32_t address) {
   return v;
 }
 
+__device__ __forceinline__ float Log2(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float Reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 __device__ __forceinline__ float Exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -169,8 +169,7 @@ class Backward {
         }
         ptx::TransposeQuad(x, lane_);
         if (row < params_.length) {
-          *reinterpret_cast<uint4*>(out + j * 32 + lane_ % 4 * 8) =
-              make_uint4(x[0], x[1], x[2], x[3]);
+          ptx::StoreGlobal(out + j * 32 + lane_ % 4 * 8, make_uint4(x[0], x[1], x[2], x[3]));
         }
       }
     }

@@ -301,8 +301,7 @@ class Prefill {
         }
         ptx::TransposeQuad(x, lane_);
         if (inside) {
-          *reinterpret_cast<uint4*>(out + j * 32 + lane_ % 4 * 8) =
-              make_uint4(x[0], x[1], x[2], x[3]);
+          ptx::StoreGlobal(out + j * 32 + lane_ % 4 * 8, make_uint4(x[0], x[1], x[2], x[3]));
         }
       }
     }

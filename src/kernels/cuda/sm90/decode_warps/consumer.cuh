@@ -570,8 +570,8 @@ class WarpsConsumer {
           (int64_t{item.slot} * DecodeGroups(params_) + kv_head_ * params_.row_tiles + row_tile_) *
               kRows +
           row;
-      *reinterpret_cast<float4*>(static_cast<float*>(params_.partial_out) + at * Config::kDim +
-                                 column) = total;
+      ptx::StoreGlobal(static_cast<float*>(params_.partial_out) + at * Config::kDim + column,
+                       total);
       if (column == 0) {
         reinterpret_cast<float2*>(params_.partial_ml)[at] = make_float2(state.max_log2, state.sum);
       }

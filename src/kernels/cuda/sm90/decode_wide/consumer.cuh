@@ -81,6 +81,9 @@ class WideConsumer {
   }
 
  private:
+  // Base of a row that has not seen a key: the exponential of any score overflows.
+  static constexpr float kNoBase = -1e30f;
+
   // Named barriers.
   static constexpr int kAll = 1;
   static constexpr int kFirstIssued = 2;   // S0 is queued
@@ -148,8 +151,9 @@ class WideConsumer {
   __device__ __forceinline__ void StartItem() {
 #pragma unroll
     for (int i = 0; i < kHalfBlocks * 32; ++i) out_[i] = 0;
-    base_[0] = base_[1] = -INFINITY;
+    base_[0] = base_[1] = kNoBase;
     sum_[0] = sum_[1] = 0;
+    fresh_ = group_ == 0;
   }
 
   __device__ __forceinline__ void Sync() const { ptx::BarrierSync(kAll, Config::kConsumerThreads); }
@@ -336,7 +340,7 @@ class WideConsumer {
   __device__ __forceinline__ void MoveTo(const float (&base)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      rescale_[r] = ptx::Exp2(base_[r] - (base[r] == -INFINITY ? 0.f : base[r]));
+      rescale_[r] = ptx::Exp2(base_[r] - base[r]);
       sum_[r] *= rescale_[r];
       base_[r] = base[r];
     }
@@ -351,47 +355,51 @@ class WideConsumer {
     if (moved_) MoveTo(base);
   }
 
-  // Scores become probabilities relative to 2^base, which goes to shared memory. The base follows
-  // the running maximum only when that has grown by a factor of 2^8 for some row of the warp: until
-  // then probabilities are at most 2^kReach and nothing has to be rescaled.
+  // Scores become probabilities relative to 2^base, which goes to shared memory. The base moves
+  // only when a score is far above it, which the sums tell: no maximum is taken until then, and
+  // nothing has to be rescaled.
   __device__ __forceinline__ void Softmax() {
-    float peak[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      peak[r] = fmaxf(s_[2 * r], s_[2 * r + 1]);
-#pragma unroll
-      for (int i = 4; i < 32; i += 4) {
-        peak[r] = fmaxf(peak[r], fmaxf(s_[i + 2 * r], s_[i + 2 * r + 1]));
-      }
-      peak[r] = fmaxf(peak[r], __shfl_xor_sync(~0u, peak[r], 1));
-      peak[r] = fmaxf(peak[r], __shfl_xor_sync(~0u, peak[r], 2)) * scale_log2_;
-    }
-    moved_ =
-        __any_sync(~0u, peak[0] > base_[0] + Range::kReach || peak[1] > base_[1] + Range::kReach);
-    if (moved_) {
-      const float base[2] = {fmaxf(peak[0] - Range::kLift, base_[0]),
-                             fmaxf(peak[1] - Range::kLift, base_[1])};
-      MoveTo(base);
+    moved_ = false;
+    if (fresh_) MoveToPeaks();
+    fresh_ = false;
+    float sum[2];
+    Exponentials(sum);
+    if (__any_sync(~0u, !(sum[0] < Range::kMostSum && sum[1] < Range::kMostSum))) {
+      MoveToPeaks();
+      Exponentials(sum);
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (lane_ % 4 == 0) ptx::StoreShared(shared_.Base(group_, row_ + r * 8), base_[r]);
-      const float base = base_[r] == -INFINITY ? 0.f : base_[r];
-      float sum = 0;
-#pragma unroll
-      for (int i = 0; i < 32; i += 4) {
-        const int at = i + 2 * r;
-        s_[at] = ptx::Exp2(fmaf(s_[at], scale_log2_, -base));
-        s_[at + 1] = ptx::Exp2(fmaf(s_[at + 1], scale_log2_, -base));
-        sum += s_[at] + s_[at + 1];
-      }
-      sum_[r] += sum;
+      sum_[r] += sum[r];
     }
+  }
+  __device__ __forceinline__ void MoveToPeaks() {
+    float base[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float peak = fmaxf(s_[2 * r], s_[2 * r + 1]);
+#pragma unroll
+      for (int i = 4; i < 32; i += 4) {
+        peak = fmaxf(peak, fmaxf(s_[i + 2 * r], s_[i + 2 * r + 1]));
+      }
+      peak = OverQuad(peak, [](float x, float y) { return fmaxf(x, y); }) * scale_log2_;
+      base[r] = fmaxf(peak - Range::kLift, base_[r]);
+    }
+    MoveTo(base);
+    moved_ = true;
+  }
+  __device__ __forceinline__ void Exponentials(float (&sum)[2]) {
+    sum[0] = sum[1] = 0;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        p_[step][i] = Type::Pack(s_[step * 8 + i * 2], s_[step * 8 + i * 2 + 1]);
+        const int r = i % 2;
+        const float low = ptx::Exp2(fmaf(s_[step * 8 + i * 2], scale_log2_, -base_[r]));
+        const float high = ptx::Exp2(fmaf(s_[step * 8 + i * 2 + 1], scale_log2_, -base_[r]));
+        sum[r] += low + high;
+        p_[step][i] = Type::Pack(low, high);
       }
     }
   }
@@ -457,7 +465,7 @@ class WideConsumer {
       } else {
         const float largest = fmaxf(ptx::LoadSharedFloat(shared_.Largest(0, row)),
                                     ptx::LoadSharedFloat(shared_.Largest(1, row)));
-        WritePartial(r, row, slot, live, RowState{base_[r], sum}, largest);
+        WritePartial(r, row, slot, live, RowState{sum == 0.f ? -INFINITY : base_[r], sum}, largest);
       }
     }
     if (!whole && params_.merge_inside) Merge().Publish(sequence_, slot);
@@ -516,7 +524,7 @@ class WideConsumer {
         x[i] = pack(out_[at], out_[at + 1]);
       }
       ptx::TransposeQuad(x, lane_);
-      if (live) *reinterpret_cast<uint4*>(target + j * 32) = make_uint4(x[0], x[1], x[2], x[3]);
+      if (live) ptx::StoreGlobal(target + j * 32, make_uint4(x[0], x[1], x[2], x[3]));
     }
   }
 
@@ -535,7 +543,8 @@ class WideConsumer {
   float base_[2];  // of the exponentials, log2
   float rescale_[2];
   bool moved_ = false;
-  float sum_[2];  // of this thread's columns of its warpgroup's tiles
+  bool fresh_ = false;  // the item's first scores are yet to come
+  float sum_[2];        // of this thread's columns of its warpgroup's tiles
   uint32_t q_pe_[4][4];
   uint32_t p_[kSteps][4];
   float s_[32];

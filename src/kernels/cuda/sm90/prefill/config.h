@@ -29,9 +29,12 @@ struct PrefillConfig {
   static constexpr int kQBytes = kQkBlocks * kRows * 128;
   static constexpr int kKBytes = kQkBlocks * kKeys * 128;
   static constexpr int kVBytes = kVBlocks * kKeys * 128;
+  static constexpr int kOutBuffers = kDimQk > 128 ? 1 : kVBlocks;  // of a warp, 64 columns each
+  static constexpr int kWarpOutBytes = kOutBuffers * 16 * 128;
+  static constexpr int kOutBytes = kGroups * 4 * kWarpOutBytes;
   static constexpr int kSmallBytes = 512 + kThreads * 4;  // work, barriers, per-thread words
   static constexpr int kSharedBytes =
-      1024 + kQStages * kQBytes + kStages * (kKBytes + kVBytes) + kSmallBytes;
+      1024 + kQStages * kQBytes + kStages * (kKBytes + kVBytes) + kOutBytes + kSmallBytes;
   static_assert(kSharedBytes <= 227 * 1024);
   static_assert(128 * (kProducerRegisters + kGroups * kConsumerRegisters) <=
                 65536 / kThreads / 8 * 8 * kThreads);

@@ -21,9 +21,10 @@ class PrefillConsumer {
   static constexpr int kFirstBarrier = 1;    // of the turns between warpgroups, one each
   static constexpr int kOwnBarrier = 1 + 3;  // within a warpgroup, one each
 
-  __device__ __forceinline__ PrefillConsumer(const PrefillParams& params,
+  __device__ __forceinline__ PrefillConsumer(const PrefillParams& params, const PrefillMaps& maps,
                                              const PrefillShared<Config>& shared)
       : params_(params),
+        maps_(maps),
         shared_(shared),
         group_(__shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128 - 1, 0)),
         lane_(static_cast<int>(threadIdx.x % 32)),
@@ -61,6 +62,7 @@ class PrefillConsumer {
         if (!goes_on) break;
       }
     }
+    if (lane_ == 0) ptx::TmaStoreWaitRead();
   }
 
  private:
@@ -136,8 +138,8 @@ class PrefillConsumer {
     return visit >= edge ? edge : visit;
   }
 
-  // Behind the wait for the first scores.
-  __device__ __forceinline__ void FirstSoftmax(int slot) {
+  // Behind the wait for the first scores. What it leaves is for TakeProbabilities.
+  __device__ __forceinline__ void FirstSoftmax(int slot, uint32_t (&next)[kSteps][4]) {
     ptx::WgmmaFenceRegisters(s_);
     ListedTile listed;
     if constexpr (Config::kLists) listed = NextListed();
@@ -149,7 +151,25 @@ class PrefillConsumer {
       const int tile = LastTile(slot);
       if (NeedsMask(tile)) Mask(slot, tile);
     }
-    Softmax<true>();
+    if constexpr (kTwoGroups) {
+      FirstProbabilities(next);
+    } else {
+      Softmax<true>();
+    }
+  }
+  // As operand of a product, once that of the one before is no longer needed.
+  __device__ __forceinline__ void TakeProbabilities(const uint32_t (&next)[kSteps][4]) {
+    if constexpr (kTwoGroups) {
+      // Where the operand of the coming product was made under the running one, the assembler
+      // would make each wgmma wait. It may not know that nothing changes here.
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) p_[step][i] = next[step][i] ^ zero_;
+      }
+    } else {
+      Pack();
+    }
   }
 
   // Rows past the sequence's end may hold anything, and 0 x NaN is NaN. Every warpgroup clears them
@@ -175,10 +195,11 @@ class PrefillConsumer {
     ptx::WgmmaFence();
     IssueScores();
     ptx::WgmmaWait<0>();
-    FirstSoftmax(slot);
-    Pack();
+    uint32_t next[kSteps][4];
+    FirstSoftmax(slot, next);
+    TakeProbabilities(next);
     ZeroDeadValues(slot);
-    ZeroOutput();
+    add_ = false;
   }
 
   // All visits of a tile but the first.
@@ -234,24 +255,15 @@ class PrefillConsumer {
     k_.Next();
     if constexpr (kMask && Config::kLists) MaskListed(slot, listed);
     if constexpr (kMask && !Config::kLists) Mask(slot, tile);
+    uint32_t next[kSteps][4];
     if constexpr (kTwoGroups) {
-      uint32_t next[kSteps][4];
       SpeculativeSoftmax(next);
-      WaitForValues();
-      if (moved_) Rescale();
-        // Where the operand of the coming product was made under the running one, the assembler
-        // would make each wgmma wait. It may not know that nothing changes here.
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) p_[step][i] = next[step][i] ^ zero_;
-      }
     } else {
       Softmax<false>();
-      WaitForValues();
-      if (moved_) Rescale();
-      Pack();
     }
+    WaitForValues();
+    if (moved_) Rescale();
+    TakeProbabilities(next);
   }
 
   // The assembler would move the wait in front of the softmax; it keeps it behind this store, which
@@ -281,13 +293,14 @@ class PrefillConsumer {
     ptx::WgmmaWait<1>();
     const float sum[2] = {sum_[0], sum_[1]};
     const float base[2] = {base_[0], base_[1]};
-    FirstSoftmax(next);
+    uint32_t probabilities[kSteps][4];
+    FirstSoftmax(next, probabilities);
     WaitForValues();
     Store(slot, sum, base);
     Done(slot);
-    Pack();
+    TakeProbabilities(probabilities);
     ZeroDeadValues(next);
-    ZeroOutput();
+    add_ = false;
   }
 
   // The scores of a tile and the output of the one before it.
@@ -321,40 +334,40 @@ class PrefillConsumer {
     const uint64_t v = Advance(v_first_, v_.Stage() * Config::kVBytes);
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      ptx::WgmmaRS<Config::kDimV, ptx::Major::kMn>(out_, p_[step], Advance(v, step * 2048), true);
+      ptx::WgmmaRS<Config::kDimV, ptx::Major::kMn>(out_, p_[step], Advance(v, step * 2048),
+                                                   add_ || step > 0);
       if (kPassTurn && step == kSteps / 2 - 1) {
         ptx::BarrierArrive(kFirstBarrier + 1 - group_, 256);
       }
     }
     ptx::WgmmaCommit();
+    add_ = true;
   }
 
-  __device__ __forceinline__ void ZeroOutput() {
-#pragma unroll
-    for (int i = 0; i < Config::kDimV / 2; ++i) out_[i] = 0;
+  // Of this thread's 32 columns of a row, counted from its first one: ones for those below n. (They
+  // are 0 and 1, 8 and 9, ...) Bits become predicates several at a time, comparisons do not.
+  __device__ __forceinline__ static uint32_t ColumnsBelow(int n) {
+    n = max(n, 0);
+    const int count = n / 8 * 2 + min(n % 8, 2);
+    return count >= 32 ? ~0u : (1u << count) - 1;
   }
-
   __device__ __forceinline__ void Mask(int slot, int tile) {
     const auto& work = Work(slot);
     const int row =
         work.row + group_ * 64 + static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane_ / 4;
-    const int position = work.position + row;  // of the first row; the second: + 8
-    // Relative to this lane's first key, so that what is compared with is constant.
-    const int key = tile * kKeys + lane_ % 4 * 2;
+    const int position = work.position + row;      // of the first row; the second: + 8
+    const int key = tile * kKeys + lane_ % 4 * 2;  // this thread's first
     const int all = work.kv_tokens - key;
-    const int end[2] = {params_.causal ? min(position + 1 - key, all) : all,
-                        params_.causal ? min(position + 9 - key, all) : all};
+    const bool window = tile < window_tile_;
 #pragma unroll
-    for (int i = 0; i < kKeys / 2; ++i) {
-      if (i / 4 * 8 + i % 2 >= end[i / 2 % 2]) s_[i] = -INFINITY;
-    }
-    if (tile >= window_tile_) return;
-    const int begin = position - params_.window - key;  // of the second row: + 8
-    const int anchors = params_.anchors - key;
+    for (int r = 0; r < 2; ++r) {
+      const int own = position + 8 * r - key;
+      uint32_t seen = ColumnsBelow(params_.causal ? min(own + 1, all) : all);
+      if (window) seen &= ~ColumnsBelow(own - params_.window) | ColumnsBelow(params_.anchors - key);
 #pragma unroll
-    for (int i = 0; i < kKeys / 2; ++i) {
-      const int at = i / 4 * 8 + i % 2;
-      if (at - i / 2 % 2 * 8 < begin && at >= anchors) s_[i] = -INFINITY;
+      for (int i = 0; i < kKeys / 4; ++i) {
+        if ((seen >> i & 1) == 0) s_[i / 2 * 4 + 2 * r + i % 2] = -INFINITY;
+      }
     }
   }
 
@@ -406,14 +419,18 @@ class PrefillConsumer {
   // rescaled. Precision does not suffer: bf16 has the exponents of float32, and what is lost below
   // is 2^-126 of the largest.
   static constexpr float kSlack = 64;
+  static constexpr float kMostSum = 18446744073709551616.f;  // 2^kSlack
+  // Of a row that has not seen a key: the exponential of any score overflows.
+  static constexpr float kNoBase = -1e30f;
 
-  // Per row, of this thread's columns, log2.
+  // Per row, of this thread's columns among the first kCount of the tile, log2.
+  template <int kCount = kKeys>
   __device__ __forceinline__ void Peaks(float (&peak)[2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       peak[r] = fmaxf(s_[2 * r], s_[2 * r + 1]);
 #pragma unroll
-      for (int i = 4; i < kKeys / 2; i += 4) {
+      for (int i = 4; i < kCount / 2; i += 4) {
         peak[r] = fmaxf(peak[r], fmaxf(s_[i + 2 * r], s_[i + 2 * r + 1]));
       }
       peak[r] *= scale_log2_;
@@ -431,13 +448,10 @@ class PrefillConsumer {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float base = fmaxf(RowMax(peak[r]), base_[r]);
-      rescale_[r] = ptx::Exp2(base_[r] - (base == -INFINITY ? 0.f : base));
+      rescale_[r] = ptx::Exp2(base_[r] - base);
       sum_[r] *= rescale_[r];
       base_[r] = base;
     }
-  }
-  __device__ __forceinline__ float FiniteBase(int r) const {
-    return base_[r] == -INFINITY ? 0.f : base_[r];
   }
 
   // Turns scores into probabilities.
@@ -446,8 +460,8 @@ class PrefillConsumer {
     float peak[2];
     Peaks(peak);
     if constexpr (kFirst) {
-      base_[0] = RowMax(peak[0]);
-      base_[1] = RowMax(peak[1]);
+      base_[0] = fmaxf(RowMax(peak[0]), kNoBase);
+      base_[1] = fmaxf(RowMax(peak[1]), kNoBase);
       sum_[0] = sum_[1] = 0;
     } else {
       moved_ = HasToMove(peak);
@@ -455,44 +469,52 @@ class PrefillConsumer {
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float base = FiniteBase(r);
 #pragma unroll
       for (int i = 0; i < kKeys / 2; i += 4) {
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           const int at = i + 2 * r + j;
-          s_[at] = ptx::Exp2(fmaf(s_[at], scale_log2_, -base));
+          s_[at] = ptx::Exp2(fmaf(s_[at], scale_log2_, -base_[r]));
           sum_[r] += s_[at];
         }
       }
     }
   }
 
-  // The same without waiting for the maximum: probabilities, packed, are made with the base as it
-  // is, and again in the rare case that it moves. Scores stay.
+  // The same without a maximum: probabilities, packed, are made with the base as it is. Their sums
+  // say whether a score was far above it, and in that rare case they are made again. Scores stay.
   __device__ __forceinline__ void SpeculativeSoftmax(uint32_t (&p)[kSteps][4]) {
     float sum[2];
     Exponentials(p, sum);
-    float peak[2];
-    Peaks(peak);
-    moved_ = HasToMove(peak);
+    moved_ = __any_sync(~0u, !(sum[0] < kMostSum && sum[1] < kMostSum));
     if (moved_) {
+      float peak[2];
+      Peaks(peak);
       MoveBase(peak);
       Exponentials(p, sum);
     }
     sum_[0] += sum[0];
     sum_[1] += sum[1];
   }
+  // Of a row's first tile. A few keys are enough for a base; the first ones, for with a causal mask
+  // a row that sees any of a tile sees those.
+  __device__ __forceinline__ void FirstProbabilities(uint32_t (&p)[kSteps][4]) {
+    float peak[2];
+    Peaks<32>(peak);
+    base_[0] = fmaxf(RowMax(peak[0]), kNoBase);
+    base_[1] = fmaxf(RowMax(peak[1]), kNoBase);
+    sum_[0] = sum_[1] = 0;
+    SpeculativeSoftmax(p);
+  }
   __device__ __forceinline__ void Exponentials(uint32_t (&p)[kSteps][4], float (&sum)[2]) const {
-    const float base[2] = {FiniteBase(0), FiniteBase(1)};
     sum[0] = sum[1] = 0;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int r = i % 2;
-        const float low = ptx::Exp2(fmaf(s_[step * 8 + i * 2], scale_log2_, -base[r]));
-        const float high = ptx::Exp2(fmaf(s_[step * 8 + i * 2 + 1], scale_log2_, -base[r]));
+        const float low = ptx::Exp2(fmaf(s_[step * 8 + i * 2], scale_log2_, -base_[r]));
+        const float high = ptx::Exp2(fmaf(s_[step * 8 + i * 2 + 1], scale_log2_, -base_[r]));
         sum[r] += low;
         sum[r] += high;
         p[step][i] = ptx::PackBf16(low, high);
@@ -516,49 +538,105 @@ class PrefillConsumer {
     }
   }
 
-  // Straight from registers, so that the next tile's loads go on; zeros where no key was seen.
+  // Through shared memory of the warp's own, so that rows are written in whole lines. Zeros where
+  // no key was seen.
   __device__ __forceinline__ void Store(int slot, const float (&sums)[2], const float (&base)[2]) {
     const auto& work = Work(slot);
-    const int first_token = work.query_begin + work.row;
-    const int rows = work.queries - work.row;
+    const int warp_row = group_ * 64 + static_cast<int>(threadIdx.x) % 128 / 32 * 16;
+    const int64_t token = work.query_begin + work.row + warp_row;  // of the warp's first row
+    const int rows = work.queries - work.row - warp_row;           // of the warp that exist
     const int head = work.head;
+    float scale[2];
+    float lse[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float sum = sums[r];
       sum += __shfl_xor_sync(~0u, sum, 1);
       sum += __shfl_xor_sync(~0u, sum, 2);
-      const bool empty = sum == 0.f;
-      const float scale = empty ? 0.f : 1.f / sum;
-      const int row =
-          group_ * 64 + static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane_ / 4 + r * 8;
-      const bool inside = row < rows;
-      const int64_t token = first_token + row;
-      if (params_.lse != nullptr && inside && lane_ % 4 == 0) {
-        constexpr float kLn2 = 0.6931471805599453f;
-        params_.lse[token * params_.num_heads + head] =
-            empty ? -INFINITY : (base[r] + log2f(sum)) * kLn2;
+      constexpr float kLn2 = 0.6931471805599453f;
+      scale[r] = sum == 0.f ? 0.f : ptx::Reciprocal(sum);
+      lse[r] = sum == 0.f ? -INFINITY : (base[r] + ptx::Log2(sum)) * kLn2;
+    }
+    const int lse_row = lane_ / 4 + lane_ % 4 * 8;  // of the first two of four lanes
+    if (params_.lse != nullptr && lane_ % 4 < 2 && lse_row < rows) {
+      params_.lse[(token + lse_row) * params_.num_heads + head] = lane_ % 4 == 0 ? lse[0] : lse[1];
+    }
+    if (__any_sync(~0u, scale[0] == 0.f || scale[1] == 0.f)) {
+#pragma unroll
+      for (int i = 0; i < Config::kDimV / 2; ++i) {
+        if (scale[i / 2 % 2] == 0.f) out_[i] = 0;
       }
-      auto* out = static_cast<uint16_t*>(params_.out) + token * params_.out_token_stride +
-                  head * params_.out_head_stride;
-      // A thread holds two of each eight columns; four threads trade, so that each writes 16 bytes.
+    }
+    if (lane_ == 0) ptx::TmaStoreWaitRead();
+    __syncwarp();
+    auto* out = static_cast<uint16_t*>(params_.out) + token * params_.out_token_stride +
+                head * params_.out_head_stride;
+    constexpr int kFirstLeft = Config::kVBlocks - Config::kOutBuffers;
 #pragma unroll
-      for (int j = 0; j < Config::kDimV / 32; ++j) {
-        uint32_t x[4];
+    for (int block = 0; block < kFirstLeft; ++block) {
+      Stage(block, scale);
+      __syncwarp();
+      CopyOut(block, rows, out);
+      __syncwarp();
+    }
+    // What has a buffer to itself is left to the copy engine: a warp's own stores would hold up
+    // all that it does through the load and store units.
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int at = (j * 4 + i) * 4 + 2 * r;
-          x[i] = empty ? 0u : ptx::PackBf16(out_[at] * scale, out_[at + 1] * scale);
+    for (int block = kFirstLeft; block < Config::kVBlocks; ++block) Stage(block, scale);
+    if (!__any_sync(~0u, rows < 16)) {  // a vote: the compiler sees that it is uniform
+      ptx::FenceProxyAsync();
+      __syncwarp();
+      if (lane_ == 0) {
+#pragma unroll
+        for (int block = kFirstLeft; block < Config::kVBlocks; ++block) {
+          ptx::TmaStore4(&maps_.out, OutBuffer(block), block * 64, static_cast<int>(token), head,
+                         0);
         }
-        ptx::TransposeQuad(x, lane_);
-        if (inside) {
-          *reinterpret_cast<uint4*>(out + j * 32 + lane_ % 4 * 8) =
-              make_uint4(x[0], x[1], x[2], x[3]);
-        }
+        ptx::TmaStoreCommit();
+      }
+    } else {
+      __syncwarp();
+#pragma unroll
+      for (int block = kFirstLeft; block < Config::kVBlocks; ++block) CopyOut(block, rows, out);
+    }
+  }
+
+  // Where the warp's 16 rows of 64 output columns lie, chunks of 16 bytes swizzled by row.
+  __device__ __forceinline__ uint32_t OutBuffer(int block) const {
+    return shared_.out + (threadIdx.x / 32 - 4) * Config::kWarpOutBytes +
+           block % Config::kOutBuffers * (16 * 128);
+  }
+  // stmatrix: lane l has the address of row l % 8 of matrix l / 8. Matrices are rows 0-7 and 8-15
+  // of eight columns, then of the next eight.
+  __device__ __forceinline__ void Stage(int block, const float (&scale)[2]) const {
+    const uint32_t row = OutBuffer(block) + lane_ % 16 * 128;
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) {
+      uint32_t x[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int at = (block * 8 + pair * 2 + i / 2) * 4 + i % 2 * 2;
+        x[i] = ptx::PackBf16(out_[at] * scale[i % 2], out_[at + 1] * scale[i % 2]);
+      }
+      ptx::StoreMatrix(row + ((pair * 2 + lane_ / 16) ^ (lane_ % 8)) * 16, x[0], x[1], x[2], x[3]);
+    }
+  }
+  // Those of the rows that exist, in whole lines.
+  __device__ __forceinline__ void CopyOut(int block, int rows, uint16_t* out) const {
+    const int chunk = lane_ % 8;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = lane_ / 8 + i * 4;
+      const uint4 value =
+          ptx::LoadSharedQuad(OutBuffer(block) + row * 128 + (chunk ^ (row % 8)) * 16);
+      if (row < rows) {
+        ptx::StoreGlobal(out + row * params_.out_token_stride + block * 64 + chunk * 8, value);
       }
     }
   }
 
   const PrefillParams& params_;
+  const PrefillMaps& maps_;
   const PrefillShared<Config>& shared_;
   int group_;
   int lane_;
@@ -573,6 +651,7 @@ class PrefillConsumer {
   PipelinePosition<PrefillShared<Config>::kWorkSlots> taken_;
   int full_tiles_;   // key tiles before this one are seen in full by all rows,
   int window_tile_;  // unless they lie before this one
+  bool add_ = false;  // the next product of probabilities and values adds to out_
   bool moved_ = false;
   float base_[2];  // log2
   float sum_[2];   // of this thread's columns

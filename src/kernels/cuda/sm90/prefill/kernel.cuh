@@ -25,6 +25,7 @@ __global__ __launch_bounds__(Config::kThreads,
     ptx::TmaPrefetchMap(&maps.k);
     if (Config::kPeBlocks > 0) ptx::TmaPrefetchMap(&maps.k_pe);
     ptx::TmaPrefetchMap(&maps.v);
+    ptx::TmaPrefetchMap(&maps.out);
     shared.Initialise();
   }
   __syncthreads();
@@ -34,7 +35,7 @@ __global__ __launch_bounds__(Config::kThreads,
     if (threadIdx.x < 32) PrefillProducer<Config>(params, maps, shared).Run();
   } else {
     ptx::RegistersIncrease<Config::kConsumerRegisters>();
-    PrefillConsumer<Config>(params, shared).Run();
+    PrefillConsumer<Config>(params, maps, shared).Run();
   }
 }
 

@@ -32,6 +32,11 @@ cudaError_t RunPrefillSm90(const PrefillParams& params, cudaStream_t stream) {
     status = MakePlaneMap(params.v, params.num_pages, params.num_kv_heads, params.page_tokens,
                           kDimV, box_tokens, &maps.v);
   }
+  if (status == cudaSuccess) {
+    const PagedPlane out = {params.out, 16, params.out_token_stride * 2,
+                            params.out_head_stride * 2};
+    status = MakePlaneMap(out, 1, params.num_heads, params.num_tokens, kDimV, 16, &maps.out);
+  }
   if (status != cudaSuccess) return status;
   return LaunchLarge<sm90::PrefillKernel<Config>>({.blocks = params.num_blocks,
                                                    .threads = Config::kThreads,

@@ -15,6 +15,7 @@ struct PrefillMaps {
   CUtensorMap k;
   CUtensorMap k_pe;  // of the last kPeBlocks blocks of keys, where they are apart
   CUtensorMap v;
+  CUtensorMap out;  // boxes of a warp's 16 rows
 };
 
 // What a tile list says.
@@ -55,10 +56,11 @@ struct PrefillShared {
   static constexpr int kBarrierBytes = 96 + 2 * kWorkSlots * 8;
   static constexpr int kListedBytes = Config::kLists ? Config::kStages * 8 : 0;
 
-  uint32_t q;  // [kQStages][kQkBlocks][kRows][64] bf16, swizzled
-  uint32_t k;  // [kStages][kQkBlocks][kKeys][64]
-  uint32_t v;  // [kStages][kVBlocks][kKeys][64]
-  Work* work;  // [kWorkSlots]
+  uint32_t q;    // [kQStages][kQkBlocks][kRows][64] bf16, swizzled
+  uint32_t k;    // [kStages][kQkBlocks][kKeys][64]
+  uint32_t v;    // [kStages][kVBlocks][kKeys][64]
+  uint32_t out;  // [consumer warps][kOutBuffers][16][64] bf16, swizzled
+  Work* work;    // [kWorkSlots]
   uint32_t barriers;
   uint32_t unread;  // [kThreads] f32, written to order instructions
 
@@ -67,7 +69,8 @@ struct PrefillShared {
     q = (base + 1023) & ~1023u;
     k = q + Config::kQStages * Config::kQBytes;
     v = k + Config::kStages * Config::kKBytes;
-    const uint32_t small = v + Config::kStages * Config::kVBytes;
+    out = v + Config::kStages * Config::kVBytes;
+    const uint32_t small = out + Config::kOutBytes;
     work = reinterpret_cast<Work*>(memory + (small - base));
     barriers = small + kWorkSlots * sizeof(Work);
     static_assert(kWorkSlots * sizeof(Work) % 8 == 0 &&

@@ -36,6 +36,8 @@ inline void PrefetchL2(const void*) {}
 inline void KeepUnknown(int&) {}
 
 inline float Exp2(float x) { return std::exp2(x); }
+inline float Log2(float x) { return std::log2(x); }
+inline float Reciprocal(float x) { return 1 / x; }
 
 inline uint32_t PackBf16(float low, float high) {
   return static_cast<uint32_t>(__float2bfloat16_rn(high).bits) << 16 |
@@ -63,6 +65,8 @@ T LoadSharedAs(uint32_t address) {
   std::memcpy(&v, simt::SharedAt(address, sizeof(T)), sizeof(T));
   return v;
 }
+inline void StoreGlobal(void* to, uint4 v) { *static_cast<uint4*>(to) = v; }
+inline void StoreGlobal(void* to, float4 v) { *static_cast<float4*>(to) = v; }
 inline void StoreShared(uint32_t address, uint4 v) { StoreSharedAs(address, v); }
 inline void StoreShared(uint32_t address, uint2 v) { StoreSharedAs(address, v); }
 inline void StoreShared(uint32_t address, float4 v) { StoreSharedAs(address, v); }

@@ -63,6 +63,36 @@ inline void TmaLoad4(uint32_t destination, const CUtensorMap* map, uint32_t barr
     MbarrierCompleteBytes(simt::MapToRank(barrier, rank), BoxBytes(box));
   });
 }
+
+// Boxes are read at the latest moment: when they are waited for.
+FATHOM_SIMT_UNWATCHED inline void WriteBox(const CUtensorMap& map, uint32_t source,
+                                           const int (&at)[4]) {
+  const int row_bytes = map.box[0] * map.element_bytes;
+  if (source % 128 != 0) simt::Fail("box not at a multiple of 128 bytes");
+  if (map.box[2] != 1 || map.box[3] != 1) simt::Fail("boxes of several heads are not written");
+  uint32_t offset = 0;
+  for (int c1 = 0; c1 < map.box[1]; ++c1) {
+    for (int c0 = 0; c0 < row_bytes; c0 += 16, offset += 16) {
+      const int64_t x[4] = {at[0] + c0 / map.element_bytes, at[1] + c1, at[2], at[3]};
+      bool inside = true;
+      int64_t to = x[0] * map.element_bytes;
+      for (int d = 0; d < 4; ++d) {
+        inside = inside && x[d] >= 0 && x[d] < map.extents[d];
+        if (d > 0) to += x[d] * map.strides[d];
+      }
+      const uint8_t* const from =
+          simt::SharedAt(SwizzledOffset(source + offset, map.swizzle_bytes), 16);
+      simt::TouchRead(from, 16);
+      if (inside) std::memcpy(const_cast<uint8_t*>(map.base) + to, from, 16);
+    }
+  }
+}
+inline void TmaStore4(const CUtensorMap* map, uint32_t source, int c0, int c1, int c2, int c3) {
+  simt::IssueCopy([=] { WriteBox(*map, source, {c0, c1, c2, c3}); });
+}
+inline void TmaStoreCommit() { simt::CommitCopies(); }
+inline void TmaStoreWaitRead() { simt::WaitCopies(0); }
+
 inline void FenceProxyAsync() {}
 
 }  // namespace fathom::kernels::cuda::ptx
