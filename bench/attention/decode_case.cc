@@ -266,6 +266,15 @@ DecodeRun::DecodeRun(DecodeCase shape, const ops::DecodeAttentionOptions& option
     s.plane[1].scale_group = second_dim;
   }
 
+  if (c.contiguous) {
+    for (PlaneShape& plane : s.plane) {
+      plane.token_stride_bytes = plane.dim * ElementBytes(c);
+      plane.page_stride_bytes = c.page_tokens * plane.token_stride_bytes;
+      plane.head_stride_bytes = num_pages * plane.page_stride_bytes;
+    }
+    second_offset = c.num_kv_heads * s.plane[0].head_stride_bytes;
+  }
+
   s.cache = Buffer(num_pages * page_bytes);
   s.cache.Fill(0xff);  // NaN
   s.table = Buffer(s.page_table);

@@ -24,6 +24,7 @@ struct DecodeCase {
   float logit_scale = 1;              // multiplies the queries
   bool scattered = true;              // pages in a scrambled order, else one after the other
   bool token_major = true;            // [page, token, head, dim], else [page, head, token, dim]
+  bool contiguous = false;            // [head, page, token, dim], keys and values apart; bf16
   kernels::cuda::CacheCode code = kernels::cuda::CacheCode::kBf16;
   bool float16 = false;                            // queries, cache and output
   std::optional<ops::sparse::Policy> policy = {};  // what it keeps is visited by tile lists

@@ -121,6 +121,10 @@ std::vector<DecodeCase> DecodeCheckCases() {
   DecodeCase head_major = Gqa(32, 8, 128, odd);
   head_major.token_major = false;
   add(head_major, "head-major pages");
+  DecodeCase contiguous = Gqa(32, 8, 128, odd);
+  contiguous.scattered = false;
+  contiguous.contiguous = true;
+  add(contiguous, "contiguous keys");
   add(Gqa(32, 8, 128, {40000}), "one long sequence");
   add(Mla(16, {40000}), "one long sequence");
   add(Gqa(8, 1, 128, std::vector<int32_t>(300, 65)), "many short sequences");
@@ -219,9 +223,8 @@ std::vector<DecodeCase> DecodeTimeCases() {
   for (const Row row : {Row{1, 128}, Row{8, 8}, Row{32, 8}, Row{64, 4}, Row{128, 2}, Row{16, 32}}) {
     DecodeCase in_order = Gqa(32, 8, 128, std::vector<int32_t>(row.batch, row.context_k * 1024));
     in_order.scattered = false;
-    in_order.token_major = false;
-    add(std::move(in_order),
-        fmt::format("{} x {}k, head-major, pages in order", row.batch, row.context_k));
+    in_order.contiguous = true;
+    add(std::move(in_order), fmt::format("{} x {}k, contiguous keys", row.batch, row.context_k));
   }
   const auto add_sparse = [&add](DecodeCase c, ops::sparse::Policy policy,
                                  const std::string& what) {

@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/element_type.cuh"
+#include "kernels/cuda/prefill_columns.cuh"
 #include "kernels/cuda/prefill_schedule.h"
 #include "kernels/cuda/ptx/shuffle.h"
 #include "kernels/cuda/sm80/prefill/config.h"
@@ -19,7 +20,7 @@ class Prefill {
   static constexpr int kRowTiles = Config::kRowTiles;
   static constexpr int kKeyTiles = kKeys / 8;
   using Type = ElementType<Config::kFloat16>;
-  using Range = ProbabilityRange<Config::kFloat16>;
+  using Range = ProbabilityRange<Config::kFloat16, /*kSlack=*/8>;
 
   __device__ __forceinline__ Prefill(const PrefillParams& params, const uint8_t* memory)
       : params_(params),
@@ -67,7 +68,7 @@ class Prefill {
   __device__ __forceinline__ void Begin() {
 #pragma unroll
     for (int r = 0; r < kRowTiles * 2; ++r) {
-      base_[r] = -INFINITY;
+      base_[r] = kNoBase;
       sum_[r] = 0;
     }
 #pragma unroll
@@ -156,15 +157,26 @@ class Prefill {
     __syncthreads();  // the keys are there, and the last values have been read
     LoadRows<0, Config::kDimV / 64>(params_.v, kv_head_, v_, tile);
     ptx::CopyCommit();
-    float s[kRowTiles][kKeyTiles][4];
-    Scores(s);
-    Mask(tile, s);
-    Softmax(s);
+    // Below the diagonal's first key a warp has nothing to do.
+    const bool sees = !params_.causal || tile * kKeys <= LastPosition();
+    uint32_t p[kRowTiles][kKeys / 16][4];
+    if (sees) {
+      float s[kRowTiles][kKeyTiles][4];
+      Scores(s);
+      Mask(tile, s);
+      Softmax(s, p);
+    }
     ptx::CopyWait<0>();
     __syncthreads();  // the values are there, and the keys have been read
     if (visit > 0) LoadKeys(TileAt(visit - 1));
     ptx::CopyCommit();
-    Values(s);
+    if (sees) Values(p);
+  }
+
+  // Of the warp's first row, and of its last one.
+  __device__ __forceinline__ int FirstPosition() const { return position_ + row_ + warp_row_; }
+  __device__ __forceinline__ int LastPosition() const {
+    return FirstPosition() + kRowTiles * 16 - 1;
   }
 
   __device__ __forceinline__ void Scores(float (&s)[kRowTiles][kKeyTiles][4]) const {
@@ -192,83 +204,98 @@ class Prefill {
   }
 
   __device__ __forceinline__ void Mask(int tile, float (&s)[kRowTiles][kKeyTiles][4]) const {
-    const int first = position_ + row_ + warp_row_;  // position of the warp's first row
-    const int last = first + kRowTiles * 16 - 1;
     const int begin = tile * kKeys;
     const int end = begin + kKeys;
-    const bool all_seen = end <= kv_tokens_ && (!params_.causal || end <= first + 1) &&
-                          (last - begin <= params_.window || end <= params_.anchors);
+    const bool all_seen = end <= kv_tokens_ && (!params_.causal || end <= FirstPosition() + 1) &&
+                          (LastPosition() - begin <= params_.window || end <= params_.anchors);
     if (all_seen) return;
+    const int key = begin + lane_ % 4 * 2;  // this thread's first
+    const bool window = LastPosition() - begin > params_.window;
 #pragma unroll
-    for (int m = 0; m < kRowTiles; ++m) {
+    for (int r = 0; r < kRowTiles * 2; ++r) {
+      const int own = position_ + row_ + RowOf(r) - key;
+      const int all = kv_tokens_ - key;
+      uint32_t seen = ColumnsBelow(params_.causal ? min(own + 1, all) : all);
+      if (window) seen &= ~ColumnsBelow(own - params_.window) | ColumnsBelow(params_.anchors - key);
 #pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int key = begin + n * 8 + lane_ % 4 * 2 + i % 2;
-          const int position = first + m * 16 + i / 2 * 8 + lane_ / 4;
-          const bool seen = key < kv_tokens_ && (!params_.causal || key <= position) &&
-                            (position - key <= params_.window || key < params_.anchors);
-          if (!seen) s[m][n][i] = -INFINITY;
-        }
+      for (int i = 0; i < kKeyTiles * 2; ++i) {
+        if ((seen >> i & 1) == 0) s[r / 2][i / 2][r % 2 * 2 + i % 2] = -INFINITY;
       }
     }
   }
 
-  // Scores become probabilities; out_ is rescaled where a maximum has grown.
-  __device__ __forceinline__ void Softmax(float (&s)[kRowTiles][kKeyTiles][4]) {
+  // Base of a row that has not seen a key: the exponential of any score overflows.
+  static constexpr float kNoBase = -1e30f;
+
+  // Scores become probabilities, relative to 2^base_. The base moves only when a score is far above
+  // it, which the sums tell: no maximum is taken until then, and nothing has to be rescaled.
+  __device__ __forceinline__ void Softmax(const float (&s)[kRowTiles][kKeyTiles][4],
+                                          uint32_t (&p)[kRowTiles][kKeys / 16][4]) {
 #pragma unroll
-    for (int r = 0; r < kRowTiles * 2; ++r) {
+    for (int m = 0; m < kRowTiles; ++m) {
+      if (fresh_) MoveToPeaks(s[m], m);
+      float sum[2];
+      Exponentials(s[m], m, p[m], sum);
+      if (__any_sync(~0u, !(sum[0] < Range::kMostSum && sum[1] < Range::kMostSum))) {
+        MoveToPeaks(s[m], m);
+        Exponentials(s[m], m, p[m], sum);
+      }
+      sum_[m * 2] += sum[0];
+      sum_[m * 2 + 1] += sum[1];
+    }
+    fresh_ = false;
+  }
+  __device__ __forceinline__ void MoveToPeaks(const float (&s)[kKeyTiles][4], int m) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
       float peak = -INFINITY;
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n) {
-        peak = fmaxf(peak, fmaxf(s[r / 2][n][r % 2 * 2], s[r / 2][n][r % 2 * 2 + 1]));
+        peak = fmaxf(peak, fmaxf(s[n][i * 2], s[n][i * 2 + 1]));
       }
       peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, 1));
       peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, 2)) * scale_log2_;
-      const float base = fmaxf(peak - Range::kLift, base_[r]);
-      const float used = base == -INFINITY ? 0.f : base;
-      if (__any_sync(~0u, base != base_[r])) {
-        const float rescale = ptx::Exp2(base_[r] - used);
-        sum_[r] *= rescale;
+      float& base = base_[m * 2 + i];
+      const float next = fmaxf(peak - Range::kLift, base);
+      const float rescale = ptx::Exp2(base - next);
+      base = next;
+      sum_[m * 2 + i] *= rescale;
 #pragma unroll
-        for (int n = 0; n < Config::kDimV / 8; ++n) {
-          out_[r / 2][n][r % 2 * 2] *= rescale;
-          out_[r / 2][n][r % 2 * 2 + 1] *= rescale;
-        }
-        base_[r] = base;
+      for (int n = 0; n < Config::kDimV / 8; ++n) {
+        out_[m][n][i * 2] *= rescale;
+        out_[m][n][i * 2 + 1] *= rescale;
       }
+    }
+  }
+  __device__ __forceinline__ void Exponentials(const float (&s)[kKeyTiles][4], int m,
+                                               uint32_t (&p)[kKeys / 16][4],
+                                               float (&sum)[2]) const {
+    sum[0] = sum[1] = 0;
 #pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n) {
+    for (int step = 0; step < kKeys / 16; ++step) {
 #pragma unroll
-        for (int i = r % 2 * 2; i < r % 2 * 2 + 2; ++i) {
-          s[r / 2][n][i] = ptx::Exp2(fmaf(s[r / 2][n][i], scale_log2_, -used));
-          sum_[r] += s[r / 2][n][i];
-        }
+      for (int i = 0; i < 4; ++i) {
+        const float(&x)[4] = s[step * 2 + i / 2];
+        const float base = base_[m * 2 + i % 2];
+        const float low = ptx::Exp2(fmaf(x[i % 2 * 2], scale_log2_, -base));
+        const float high = ptx::Exp2(fmaf(x[i % 2 * 2 + 1], scale_log2_, -base));
+        sum[i % 2] += low + high;
+        p[step][i] = Type::Pack(low, high);
       }
     }
   }
 
-  __device__ __forceinline__ void Values(const float (&s)[kRowTiles][kKeyTiles][4]) {
+  __device__ __forceinline__ void Values(const uint32_t (&p)[kRowTiles][kKeys / 16][4]) {
 #pragma unroll
     for (int step = 0; step < kKeys / 16; ++step) {
-      uint32_t p[kRowTiles][4];
-#pragma unroll
-      for (int m = 0; m < kRowTiles; ++m) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float(&x)[4] = s[m][step * 2 + i / 2];
-          p[m][i] = Type::Pack(x[i % 2 * 2], x[i % 2 * 2 + 1]);
-        }
-      }
 #pragma unroll
       for (int n = 0; n < Config::kDimV / 16; ++n) {
         uint32_t b[4];
         v_.LoadTransposedB(step * 16, n, b);
 #pragma unroll
         for (int m = 0; m < kRowTiles; ++m) {
-          Type::Multiply(out_[m][n * 2], p[m], b[0], b[1]);
-          Type::Multiply(out_[m][n * 2 + 1], p[m], b[2], b[3]);
+          Type::Multiply(out_[m][n * 2], p[m][step], b[0], b[1]);
+          Type::Multiply(out_[m][n * 2 + 1], p[m][step], b[2], b[3]);
         }
       }
     }
@@ -280,14 +307,14 @@ class Prefill {
       float sum = sum_[r];
       sum += __shfl_xor_sync(~0u, sum, 1);
       sum += __shfl_xor_sync(~0u, sum, 2);
-      const float scale = sum == 0.f ? 0.f : 1.f / sum;
+      const float scale = sum == 0.f ? 0.f : ptx::Reciprocal(sum);
       const int row = row_ + RowOf(r);
       const bool inside = row < queries_;
       const int64_t token = query_begin_ + row;
       if (params_.lse != nullptr && inside && lane_ % 4 == 0) {
         constexpr float kLn2 = 0.6931471805599453f;
         params_.lse[token * params_.num_heads + head_] =
-            sum == 0.f ? -INFINITY : (base_[r] + log2f(sum)) * kLn2;
+            sum == 0.f ? -INFINITY : (base_[r] + ptx::Log2(sum)) * kLn2;
       }
       auto* out = static_cast<uint16_t*>(params_.out) + token * params_.out_token_stride +
                   head_ * params_.out_head_stride;
@@ -323,6 +350,7 @@ class Prefill {
   int kv_tokens_ = 0;
   int position_ = 0;  // of the sequence's first query
   PrefillTiles tiles_;
+  bool fresh_ = true;          // no scores of the warp yet
   float base_[kRowTiles * 2];  // log2
   float sum_[kRowTiles * 2];   // of this thread's columns
   float out_[kRowTiles][Config::kDimV / 8][4];

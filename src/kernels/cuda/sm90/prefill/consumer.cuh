@@ -2,7 +2,7 @@
 // A consumer warpgroup of a prefill block: 64 query rows.
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/ptx/shuffle.h"
+#include "kernels/cuda/prefill_columns.cuh"
 #include "kernels/cuda/ptx/sync.h"
 #include "kernels/cuda/ptx/tma.h"
 #include "kernels/cuda/ptx/wgmma.h"
@@ -344,13 +344,6 @@ class PrefillConsumer {
     add_ = true;
   }
 
-  // Of this thread's 32 columns of a row, counted from its first one: ones for those below n. (They
-  // are 0 and 1, 8 and 9, ...) Bits become predicates several at a time, comparisons do not.
-  __device__ __forceinline__ static uint32_t ColumnsBelow(int n) {
-    n = max(n, 0);
-    const int count = n / 8 * 2 + min(n % 8, 2);
-    return count >= 32 ? ~0u : (1u << count) - 1;
-  }
   __device__ __forceinline__ void Mask(int slot, int tile) {
     const auto& work = Work(slot);
     const int row =
@@ -649,8 +642,8 @@ class PrefillConsumer {
   PipelinePosition<Config::kStages> v_;
   PipelinePosition<Config::kQStages> q_;
   PipelinePosition<PrefillShared<Config>::kWorkSlots> taken_;
-  int full_tiles_;   // key tiles before this one are seen in full by all rows,
-  int window_tile_;  // unless they lie before this one
+  int full_tiles_;    // key tiles before this one are seen in full by all rows,
+  int window_tile_;   // unless they lie before this one
   bool add_ = false;  // the next product of probabilities and values adds to out_
   bool moved_ = false;
   float base_[2];  // log2
