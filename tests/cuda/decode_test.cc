@@ -378,26 +378,34 @@ TEST(EmulatedDecode, TileLists) {
 
 TEST(EmulatedDecode, Float16) {
   for (const uint64_t seed : {1, 2, 3}) {
-    Check({.name = "odd lengths", .kv_lengths = {1, 63, 65, 0, 200}, .float16 = true}, seed);
-    Check({.name = "d128, pages of 16, merged",
-           .heads = 8,
-           .dim_qk = 128,
-           .dim_v = 128,
-           .kv_lengths = {130, 700, 8},
-           .page_tokens = 16,
-           .query_tokens = {2, 1, 4},
-           .num_sms = 8,
-           .float16 = true},
-          seed);
-    Check({.name = "group of 20, spans, large logits",
-           .heads = 20,
-           .kv_heads = 1,
-           .kv_lengths = {600, 77},
-           .page_tokens = 128,
-           .reduction = ops::Reduction::kSpans,
-           .logit_scale = 40,
-           .float16 = true},
-          seed);
+    for (const auto kernel : {ops::DecodeKernel::kWarps, ops::DecodeKernel::kWarpgroups}) {
+      Check({.name = "odd lengths",
+             .kv_lengths = {1, 63, 65, 0, 200},
+             .kernel = kernel,
+             .float16 = true},
+            seed);
+      Check({.name = "d128, pages of 16, merged",
+             .heads = 8,
+             .dim_qk = 128,
+             .dim_v = 128,
+             .kv_lengths = {130, 700, 8},
+             .page_tokens = 16,
+             .query_tokens = {2, 1, 4},
+             .kernel = kernel,
+             .num_sms = 8,
+             .float16 = true},
+            seed);
+      Check({.name = "group of 20, spans, large logits",
+             .heads = 20,
+             .kv_heads = 1,
+             .kv_lengths = {600, 77},
+             .page_tokens = 128,
+             .reduction = ops::Reduction::kSpans,
+             .kernel = kernel,
+             .logit_scale = 40,
+             .float16 = true},
+            seed);
+    }
     Check({.name = "window and anchors",
            .kv_lengths = {1, 700, 65},
            .policy = {{.heads = {{ops::sparse::HeadRole::kLocal, 100, 10}}}},
@@ -426,6 +434,7 @@ void CheckWeights(Case c) {
 
 TEST(EmulatedDecode, UnevenWeights) {
   CheckWeights({.kv_lengths = {330, 1, 64}, .kernel = ops::DecodeKernel::kWarps});
+  CheckWeights({.kv_lengths = {330, 1, 64}, .kernel = ops::DecodeKernel::kWarpgroups});
   CheckWeights({.kv_lengths = {330, 1, 64}, .portable = true});
   Case mla = {.kv_heads = 1, .dim_qk = 576, .dim_v = 512, .kv_lengths = {330, 1, 64}};
   mla.portable = true;

@@ -11,21 +11,21 @@ cudaError_t RunDecodeSm90(int dim_qk, int dim_v, int rows, const DecodeParams& p
     return RunDecodeLatentSm90<CacheCode::kE4m3>(params, stream);
   }
   if (params.free_warps) return RunDecodeWarpsSm90(params.code, dim_v, rows, params, stream);
-#define FATHOM_DECODE(QK, V, ROWS, FLOAT16)                                            \
-  if (dim_qk == (QK) && dim_v == (V) && rows == (ROWS) && params.float16 == (FLOAT16)) \
-  return RunDecodeSm90<QK, V, ROWS, FLOAT16>(params, stream)
-  FATHOM_DECODE(64, 64, 8, false);
-  FATHOM_DECODE(64, 64, 16, false);
-  FATHOM_DECODE(64, 64, 32, false);
-  FATHOM_DECODE(64, 64, 64, false);
-  FATHOM_DECODE(128, 128, 8, false);
-  FATHOM_DECODE(128, 128, 16, false);
-  FATHOM_DECODE(128, 128, 32, false);
-  FATHOM_DECODE(128, 128, 64, false);
-  FATHOM_DECODE(576, 512, 16, false);
-  FATHOM_DECODE(576, 512, 32, false);
-  FATHOM_DECODE(576, 512, 16, true);
-  FATHOM_DECODE(576, 512, 32, true);
+#define FATHOM_DECODE(QK, V, ROWS)                                           \
+  if (dim_qk == (QK) && dim_v == (V) && rows == (ROWS)) {                    \
+    return params.float16 ? RunDecodeSm90<QK, V, ROWS, true>(params, stream) \
+                          : RunDecodeSm90<QK, V, ROWS>(params, stream);      \
+  }
+  FATHOM_DECODE(64, 64, 8)
+  FATHOM_DECODE(64, 64, 16)
+  FATHOM_DECODE(64, 64, 32)
+  FATHOM_DECODE(64, 64, 64)
+  FATHOM_DECODE(128, 128, 8)
+  FATHOM_DECODE(128, 128, 16)
+  FATHOM_DECODE(128, 128, 32)
+  FATHOM_DECODE(128, 128, 64)
+  FATHOM_DECODE(576, 512, 16)
+  FATHOM_DECODE(576, 512, 32)
 #undef FATHOM_DECODE
   if (dim_qk == 576 && dim_v == 512 && rows == 64) {
     return params.float16 ? RunDecodeWideSm90<true>(params, stream)

@@ -29,7 +29,7 @@ struct LaunchShape {
 cudaError_t PrepareDecode(const DecodeParams& params, cudaStream_t stream);
 
 // kDimQk x kDimV: 64 x 64, 128 x 128, 576 x 512 (MLA). kRows: 8 (not MLA), 16, 32, 64 (not MLA).
-// kFloat16, here and below: queries, cache and output in place of bf16 (here: MLA).
+// kFloat16, here and below: queries, cache and output in place of bf16.
 template <int kDimQk, int kDimV, int kRows, bool kFloat16 = false>
 cudaError_t RunDecodeSm90(const DecodeParams& params, cudaStream_t stream);
 

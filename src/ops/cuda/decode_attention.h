@@ -26,7 +26,7 @@ struct DecodeAttentionShape {
   int32_t head_dim_v = 0;    // MLA: 512
   int32_t page_tokens = 64;
   int32_t max_kv_tokens = 0;
-  DType dtype = DType::kBF16;  // of queries, cache and output; kF16: GQA, not quantised
+  DType dtype = DType::kBF16;  // of queries, cache and output; kF16: not quantised
   // How the cache is stored; kBf16: as `dtype` says. Quantised: one scale a token and head; MLA:
   // one for each 128 latents of a token, rotated keys in bf16.
   kernels::cuda::CacheCode code = kernels::cuda::CacheCode::kBf16;

@@ -116,19 +116,20 @@ TEST(PlanDecodeAttention, RefusalsSayWhy) {
   EXPECT_STREQ(PlanDecodeAttention(shape, {}, kH200)->kernel.family, "gqa_d128_f16");
   EXPECT_STREQ(PlanDecodeAttention(shape, {.portable = true}, kH200)->kernel.family,
                "gqa_d128_portable_f16");
-  EXPECT_NE(PlanDecodeAttention(shape, {.kernel = DecodeKernel::kWarpgroups}, kH200)
-                .error()
-                .message.find("gqa_d128 (dtype BF16 only, not F16)"),
-            std::string::npos);
-  for (const int heads : {16, 24, 128}) {
-    auto mla = Mla(heads, 1, 8192);
-    mla.dtype = DType::kF16;
-    const auto of_f16 = PlanDecodeAttention(mla, {}, kH200);
-    ASSERT_TRUE(of_f16);
-    EXPECT_STREQ(of_f16->kernel.family, "mla_576_512_f16");
-    mla.dtype = DType::kBF16;
-    const auto of_bf16 = PlanDecodeAttention(mla, {}, kH200);
-    EXPECT_EQ(of_f16->kernel.kind, of_bf16->kernel.kind);
+  // Float16 is planned as bf16 is.
+  auto queries = Gqa(1, 100);
+  queries.max_query_tokens = 8;
+  auto lists = Gqa(32, 8192);
+  lists.tile_lists = true;
+  for (auto alike : {Gqa(1, 100), Gqa(32, 8192), queries, lists, Mla(16, 1, 8192), Mla(24, 1, 8192),
+                     Mla(128, 1, 8192)}) {
+    alike.dtype = DType::kF16;
+    const auto of_f16 = PlanDecodeAttention(alike, {}, kH200);
+    ASSERT_TRUE(of_f16) << of_f16.error().message;
+    EXPECT_EQ(of_f16->kernel.dtype, DType::kF16);
+    alike.dtype = DType::kBF16;
+    const auto of_bf16 = PlanDecodeAttention(alike, {}, kH200);
+    EXPECT_EQ(of_f16->kernel.kind, of_bf16->kernel.kind) << of_f16->kernel.family;
     EXPECT_EQ(of_f16->rows, of_bf16->rows);
     EXPECT_EQ(of_f16->workspace_bytes, of_bf16->workspace_bytes);
   }
