@@ -337,6 +337,7 @@ void AddSparseChecks(std::vector<PrefillCase>* cases) {
       add(roles, "policy table");
       roles.learned_rows = chunked ? 256 : 100;
       add(roles, fmt::format("policy table, {} learned rows", roles.learned_rows));
+      cases->push_back(Float16(cases->back()));
     }
   }
 }

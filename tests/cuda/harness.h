@@ -117,13 +117,14 @@ struct QuantisedPlane {
 // element, which makes a key's score. The values of the first key are zero, so that the others make
 // the output, whatever its weight.
 //   kSink: the first key outweighs each other by 2^18 to 2^21. With values of kSinkValues the
-//   output is not too small for float16. kRising: each outweighs the one before, by less than what
-//   a base of exponentials waits for.
-enum class Weights : uint8_t { kRandom, kSink, kRising };
+//   output is not too small for float16.
+//   kRising: each outweighs the one before, a step of keys by about what a base of exponentials
+//   waits for. kFalling: the same for kernels that walk from the end in tiles of 128.
+enum class Weights : uint8_t { kRandom, kSink, kRising, kFalling };
 inline constexpr float kSinkValues = 4096;
 inline float Log2Weight(Weights weights, int key) {
   if (weights == Weights::kSink) return key == 0 ? 18.F : -0.37F * static_cast<float>(key % 8);
-  return static_cast<float>(key) * 0.15F;
+  return static_cast<float>(key) * (weights == Weights::kRising ? 0.15F : -0.075F);
 }
 
 // Softmax attention of one row over `visible` keys, in float64.

@@ -226,11 +226,10 @@ TEST_P(EmulatedPrefill, Full) {
   Check({.name = "full d64", .causal = false, .kv_lengths = {300}}, 4);
 }
 
-TEST(EmulatedPrefill, Float16) {
+TEST_P(EmulatedPrefill, Float16) {
   for (const uint64_t seed : Seeds({1, 2})) {
     const auto check = [seed](Case c) {
       c.float16 = true;
-      c.portable = true;
       Check(c, seed);
     };
     check({.name = "odd lengths", .kv_lengths = {1, 63, 0, 65, 257}});
@@ -251,18 +250,23 @@ TEST(EmulatedPrefill, Float16) {
 }
 
 // What float16 probabilities could not hold: too large, or so small that they would be zeros.
-TEST(EmulatedPrefill, UnevenWeights) {
-  for (const Weights weights : {Weights::kSink, Weights::kRising}) {
+TEST_P(EmulatedPrefill, UnevenWeights) {
+  for (const Weights weights : {Weights::kSink, Weights::kRising, Weights::kFalling}) {
     for (const bool float16 : {false, true}) {
-      Check({.name = weights == Weights::kSink ? "a sink" : "rising weights",
-             .heads = 1,
-             .causal = false,
-             .kv_lengths = {330},
-             .query_tokens = {20},
-             .portable = true,
-             .float16 = float16,
-             .weights = weights},
-            5);
+      for (const int dim : {64, 128}) {
+        Check({.name = weights == Weights::kSink     ? "a sink"
+                       : weights == Weights::kRising ? "rising weights"
+                                                     : "falling weights",
+               .heads = 1,
+               .dim_qk = dim,
+               .dim_v = dim,
+               .causal = false,
+               .kv_lengths = {500},
+               .query_tokens = {20},
+               .float16 = float16,
+               .weights = weights},
+              5);
+      }
     }
   }
 }
@@ -304,6 +308,34 @@ TEST(EmulatedPrefillLists, AgreeWithFloat64) {
                        .anchors = MakeLists({{100, 101, 320}, {}, {7}, {8, 64}})}}},
           seed);
   }
+}
+
+TEST(EmulatedPrefillLists, Float16) {
+  using ops::sparse::HeadRole;
+  Check({.name = "window and anchors",
+         .kv_lengths = {700, 1, 130},
+         .policy = {{.heads = {{HeadRole::kLocal, 100, 10}}}},
+         .float16 = true},
+        1);
+  Check({.name = "learned rows, chunks",
+         .heads = 8,
+         .kv_heads = 4,
+         .dim_qk = 128,
+         .dim_v = 128,
+         .kv_lengths = {900, 40, 300},
+         .query_tokens = {300, 40, 7},
+         .policy = {{.heads = PolicyTable().heads, .learned_rows = 100}},
+         .float16 = true},
+        2);
+  Check({.name = "both sides, 192/128",
+         .dim_qk = 192,
+         .dim_v = 128,
+         .causal = false,
+         .kv_lengths = {500, 129},
+         .page_tokens = 16,
+         .policy = {{.causal = false, .heads = {{HeadRole::kLocal, 70, 5}}}},
+         .float16 = true},
+        3);
 }
 
 // Every query its own blocks of 64 keys, also none, and runs of queries that share them.

@@ -79,7 +79,7 @@ cudaError_t PreparePrefill(const PrefillParams& params, int rows, int max_kv_tok
 
 // kDimQk x kDimV: 64 x 64 (192 rows a tile), 128 x 128 and 192 x 128 (128 rows). kLists: visits
 // tile lists; there is nothing to prepare then.
-template <int kDimQk, int kDimV, int kGroups, bool kLists>
+template <int kDimQk, int kDimV, bool kLists, bool kFloat16 = false>
 cudaError_t RunPrefillSm90(const PrefillParams& params, cudaStream_t stream);
 
 // The same for GPUs without wgmma: 128 rows a tile.

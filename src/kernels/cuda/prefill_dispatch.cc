@@ -4,15 +4,19 @@ namespace fathom::kernels::cuda {
 
 cudaError_t RunPrefillSm90(int dim_qk, int dim_v, const PrefillParams& params,
                            cudaStream_t stream) {
-  if (params.float16) return cudaErrorNotSupported;
-#define FATHOM_PREFILL(QK, V, GROUPS)                                                     \
-  if (dim_qk == (QK) && dim_v == (V)) {                                                   \
-    return params.lists == nullptr ? RunPrefillSm90<QK, V, GROUPS, false>(params, stream) \
-                                   : RunPrefillSm90<QK, V, GROUPS, true>(params, stream); \
-  }
-  FATHOM_PREFILL(64, 64, 3)
-  FATHOM_PREFILL(128, 128, 2)
-  FATHOM_PREFILL(192, 128, 2)
+  const bool lists = params.lists != nullptr;
+#define FATHOM_PREFILL(QK, V, LISTS, FLOAT16)                                            \
+  if (dim_qk == (QK) && dim_v == (V) && lists == (LISTS) && params.float16 == (FLOAT16)) \
+  return RunPrefillSm90<QK, V, LISTS, FLOAT16>(params, stream)
+#define FATHOM_PREFILL_DIMS(LISTS, FLOAT16) \
+  FATHOM_PREFILL(64, 64, LISTS, FLOAT16);   \
+  FATHOM_PREFILL(128, 128, LISTS, FLOAT16); \
+  FATHOM_PREFILL(192, 128, LISTS, FLOAT16)
+  FATHOM_PREFILL_DIMS(false, false);
+  FATHOM_PREFILL_DIMS(true, false);
+  FATHOM_PREFILL_DIMS(false, true);
+  FATHOM_PREFILL_DIMS(true, true);
+#undef FATHOM_PREFILL_DIMS
 #undef FATHOM_PREFILL
   return cudaErrorNotSupported;
 }

@@ -141,9 +141,9 @@ constexpr AttentionKernel PortablePrefill(const char* family) {
           TypeOf(kFloat16)};
 }
 
-template <int kDimQk, int kDimV, int kGroups>
+template <int kDimQk, int kDimV, bool kFloat16>
 constexpr AttentionKernel Prefill(const char* family) {
-  using Config = sm90::PrefillConfig<kDimQk, kDimV, kGroups, true>;
+  using Config = sm90::PrefillConfig<kDimQk, kDimV, /*kLists=*/false, kFloat16>;
   return {family,
           kDimQk,
           kDimV,
@@ -154,7 +154,8 @@ constexpr AttentionKernel Prefill(const char* family) {
           Config::kSharedBytes,
           KernelKind::kWarpgroups,
           false,
-          true};
+          true,
+          TypeOf(kFloat16)};
 }
 
 constexpr std::array kDecode = {
@@ -208,9 +209,12 @@ constexpr std::array kDecode = {
 };
 
 constexpr std::array kPrefill = {
-    Prefill<64, 64, 3>("d64"),
-    Prefill<128, 128, 2>("d128"),
-    Prefill<192, 128, 2>("d192_128"),
+    Prefill<64, 64, false>("d64"),
+    Prefill<128, 128, false>("d128"),
+    Prefill<192, 128, false>("d192_128"),
+    Prefill<64, 64, true>("d64_f16"),
+    Prefill<128, 128, true>("d128_f16"),
+    Prefill<192, 128, true>("d192_128_f16"),
     PortablePrefill<64, 64, false>("d64_portable"),
     PortablePrefill<128, 128, false>("d128_portable"),
     PortablePrefill<192, 128, false>("d192_128_portable"),

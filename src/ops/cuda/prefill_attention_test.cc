@@ -78,10 +78,16 @@ TEST(PlanPrefillAttention, Float16) {
   shape.dtype = DType::kF16;
   EXPECT_STREQ(PlanPrefillAttention(shape, {.portable = true}, kH200)->kernel.family,
                "d128_portable_f16");
+  const auto of_f16 = PlanPrefillAttention(shape, {}, kH200);
+  const auto of_bf16 = PlanPrefillAttention(Shape(1, 128), {}, kH200);
+  EXPECT_STREQ(of_f16->kernel.family, "d128_f16");
+  EXPECT_EQ(of_f16->rows, of_bf16->rows);
+  EXPECT_EQ(of_f16->workspace_bytes, of_bf16->workspace_bytes);
   shape.tile_lists = true;
-  EXPECT_NE(PlanPrefillAttention(shape, {}, kH200)
+  EXPECT_STREQ(PlanPrefillAttention(shape, {}, kH200)->kernel.family, "d128_f16");
+  EXPECT_NE(PlanPrefillAttention(shape, {.portable = true}, kH200)
                 .error()
-                .message.find("d128 (dtype BF16 only, not F16)"),
+                .message.find("d128_portable_f16 (no tile lists)"),
             std::string::npos);
 }
 

@@ -6,13 +6,15 @@
 
 namespace fathom::kernels::cuda::sm90 {
 
-// kLists: visits tile lists. A kernel of its own, so that the other pays nothing for it.
-template <int kDimQk_, int kDimV_, int kGroups_, bool kLists_>
+// kLists: visits tile lists. A kernel of its own, so that the other pays nothing for it. kFloat16:
+// queries, keys, values and output are float16 instead of bf16.
+template <int kDimQk_, int kDimV_, bool kLists_, bool kFloat16_>
 struct PrefillConfig {
   static constexpr bool kLists = kLists_;
+  static constexpr bool kFloat16 = kFloat16_;
   static constexpr int kDimQk = kDimQk_;
   static constexpr int kDimV = kDimV_;
-  static constexpr int kGroups = kGroups_;  // consumer warpgroups, 64 query rows each
+  static constexpr int kGroups = kDimQk > 64 ? 2 : 3;  // consumer warpgroups, 64 query rows each
   static constexpr int kRows = 64 * kGroups;
   static constexpr int kKeys = kPrefillTileKeys;
   static constexpr int kStages = 2;

@@ -2,6 +2,7 @@
 // A consumer warpgroup of a prefill block: 64 query rows.
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/element_type.cuh"
 #include "kernels/cuda/prefill_columns.cuh"
 #include "kernels/cuda/ptx/sync.h"
 #include "kernels/cuda/ptx/tma.h"
@@ -18,6 +19,12 @@ class PrefillConsumer {
   static constexpr bool kTwoGroups = Config::kGroups == 2;
   static constexpr int kKeys = Config::kKeys;
   static constexpr int kSteps = kKeys / 16;
+  using Type = ElementType<Config::kFloat16>;
+  // Probabilities are relative to 2^base_. The base follows the running maximum only when that has
+  // grown by more than a factor of 2^64 (float16: 2^8) for some row of the warp; until then nothing
+  // has to be rescaled. Precision does not suffer: bf16 has the exponents of float32, and what is
+  // lost below is 2^-126 of the largest.
+  using Range = ProbabilityRange<Config::kFloat16, Config::kFloat16 ? 8 : 64>;
   static constexpr int kFirstBarrier = 1;    // of the turns between warpgroups, one each
   static constexpr int kOwnBarrier = 1 + 3;  // within a warpgroup, one each
 
@@ -320,7 +327,7 @@ class PrefillConsumer {
     for (int block = 0; block < Config::kQkBlocks; ++block) {
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
-        ptx::WgmmaSS<kKeys, ptx::Major::kK, ptx::Major::kK>(
+        ptx::WgmmaSS<kKeys, ptx::Major::kK, ptx::Major::kK, Config::kFloat16>(
             s_, Advance(q, block * (Config::kRows * 128) + step * 32),
             Advance(k, block * (kKeys * 128) + step * 32), block + step > 0);
       }
@@ -334,8 +341,8 @@ class PrefillConsumer {
     const uint64_t v = Advance(v_first_, v_.Stage() * Config::kVBytes);
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      ptx::WgmmaRS<Config::kDimV, ptx::Major::kMn>(out_, p_[step], Advance(v, step * 2048),
-                                                   add_ || step > 0);
+      ptx::WgmmaRS<Config::kDimV, ptx::Major::kMn, Config::kFloat16>(
+          out_, p_[step], Advance(v, step * 2048), add_ || step > 0);
       if (kPassTurn && step == kSteps / 2 - 1) {
         ptx::BarrierArrive(kFirstBarrier + 1 - group_, 256);
       }
@@ -407,12 +414,6 @@ class PrefillConsumer {
     }
   }
 
-  // Probabilities are relative to 2^base_. The base follows the running maximum only when that has
-  // grown by more than a factor of 2^kSlack for some row of the warp; until then nothing has to be
-  // rescaled. Precision does not suffer: bf16 has the exponents of float32, and what is lost below
-  // is 2^-126 of the largest.
-  static constexpr float kSlack = 64;
-  static constexpr float kMostSum = 18446744073709551616.f;  // 2^kSlack
   // Of a row that has not seen a key: the exponential of any score overflows.
   static constexpr float kNoBase = -1e30f;
 
@@ -434,13 +435,13 @@ class PrefillConsumer {
     return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
   }
   __device__ __forceinline__ bool HasToMove(const float (&peak)[2]) const {
-    return __any_sync(~0u, peak[0] > base_[0] + kSlack || peak[1] > base_[1] + kSlack);
+    return __any_sync(~0u, peak[0] > base_[0] + Range::kReach || peak[1] > base_[1] + Range::kReach);
   }
   // Leaves in rescale_ what out_ has to be multiplied with.
   __device__ __forceinline__ void MoveBase(const float (&peak)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float base = fmaxf(RowMax(peak[r]), base_[r]);
+      const float base = fmaxf(RowMax(peak[r]) - Range::kLift, base_[r]);
       rescale_[r] = ptx::Exp2(base_[r] - base);
       sum_[r] *= rescale_[r];
       base_[r] = base;
@@ -453,8 +454,8 @@ class PrefillConsumer {
     float peak[2];
     Peaks(peak);
     if constexpr (kFirst) {
-      base_[0] = fmaxf(RowMax(peak[0]), kNoBase);
-      base_[1] = fmaxf(RowMax(peak[1]), kNoBase);
+      base_[0] = fmaxf(RowMax(peak[0]) - Range::kLift, kNoBase);
+      base_[1] = fmaxf(RowMax(peak[1]) - Range::kLift, kNoBase);
       sum_[0] = sum_[1] = 0;
     } else {
       moved_ = HasToMove(peak);
@@ -479,7 +480,7 @@ class PrefillConsumer {
   __device__ __forceinline__ void SpeculativeSoftmax(uint32_t (&p)[kSteps][4]) {
     float sum[2];
     Exponentials(p, sum);
-    moved_ = __any_sync(~0u, !(sum[0] < kMostSum && sum[1] < kMostSum));
+    moved_ = __any_sync(~0u, !(sum[0] < Range::kMostSum && sum[1] < Range::kMostSum));
     if (moved_) {
       float peak[2];
       Peaks(peak);
@@ -494,8 +495,8 @@ class PrefillConsumer {
   __device__ __forceinline__ void FirstProbabilities(uint32_t (&p)[kSteps][4]) {
     float peak[2];
     Peaks<32>(peak);
-    base_[0] = fmaxf(RowMax(peak[0]), kNoBase);
-    base_[1] = fmaxf(RowMax(peak[1]), kNoBase);
+    base_[0] = fmaxf(RowMax(peak[0]) - Range::kLift, kNoBase);
+    base_[1] = fmaxf(RowMax(peak[1]) - Range::kLift, kNoBase);
     sum_[0] = sum_[1] = 0;
     SpeculativeSoftmax(p);
   }
@@ -510,7 +511,7 @@ class PrefillConsumer {
         const float high = ptx::Exp2(fmaf(s_[step * 8 + i * 2 + 1], scale_log2_, -base_[r]));
         sum[r] += low;
         sum[r] += high;
-        p[step][i] = ptx::PackBf16(low, high);
+        p[step][i] = Type::Pack(low, high);
       }
     }
   }
@@ -526,7 +527,7 @@ class PrefillConsumer {
     for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        p_[step][i] = ptx::PackBf16(s_[step * 8 + i * 2], s_[step * 8 + i * 2 + 1]);
+        p_[step][i] = Type::Pack(s_[step * 8 + i * 2], s_[step * 8 + i * 2 + 1]);
       }
     }
   }
@@ -609,7 +610,7 @@ class PrefillConsumer {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int at = (block * 8 + pair * 2 + i / 2) * 4 + i % 2 * 2;
-        x[i] = ptx::PackBf16(out_[at] * scale[i % 2], out_[at + 1] * scale[i % 2]);
+        x[i] = Type::Pack(out_[at] * scale[i % 2], out_[at + 1] * scale[i % 2]);
       }
       ptx::StoreMatrix(row + ((pair * 2 + lane_ / 16) ^ (lane_ % 8)) * 16, x[0], x[1], x[2], x[3]);
     }

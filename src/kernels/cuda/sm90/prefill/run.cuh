@@ -5,9 +5,9 @@
 
 namespace fathom::kernels::cuda {
 
-template <int kDimQk, int kDimV, int kGroups, bool kLists>
+template <int kDimQk, int kDimV, bool kLists, bool kFloat16>
 cudaError_t RunPrefillSm90(const PrefillParams& params, cudaStream_t stream) {
-  using Config = sm90::PrefillConfig<kDimQk, kDimV, kGroups, kLists>;
+  using Config = sm90::PrefillConfig<kDimQk, kDimV, kLists, kFloat16>;
   sm90::PrefillMaps maps;
   const PagedPlane q = {params.q, 16, params.q_token_stride * 2, params.q_head_stride * 2};
   const int box_tokens = params.page_table != nullptr && params.page_tokens < Config::kKeys

@@ -1,6 +1,6 @@
 #include "kernels/cuda/sm90/prefill/run.cuh"
 
 namespace fathom::kernels::cuda {
-template cudaError_t RunPrefillSm90<192, 128, 2, true>(const PrefillParams& params,
-                                                       cudaStream_t stream);
+template cudaError_t RunPrefillSm90<192, 128, true>(const PrefillParams& params,
+                                                    cudaStream_t stream);
 }  // namespace fathom::kernels::cuda

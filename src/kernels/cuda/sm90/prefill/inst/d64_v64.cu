@@ -1,6 +1,6 @@
 #include "kernels/cuda/sm90/prefill/run.cuh"
 
 namespace fathom::kernels::cuda {
-template cudaError_t RunPrefillSm90<64, 64, 3, false>(const PrefillParams& params,
-                                                      cudaStream_t stream);
+template cudaError_t RunPrefillSm90<64, 64, false>(const PrefillParams& params,
+                                                   cudaStream_t stream);
 }  // namespace fathom::kernels::cuda

@@ -1,0 +1,6 @@
+#include "kernels/cuda/sm90/prefill/run.cuh"
+
+namespace fathom::kernels::cuda {
+template cudaError_t RunPrefillSm90<64, 64, false, true>(const PrefillParams& params,
+                                                         cudaStream_t stream);
+}  // namespace fathom::kernels::cuda
