@@ -435,7 +435,8 @@ class PrefillConsumer {
     return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
   }
   __device__ __forceinline__ bool HasToMove(const float (&peak)[2]) const {
-    return __any_sync(~0u, peak[0] > base_[0] + Range::kReach || peak[1] > base_[1] + Range::kReach);
+    return __any_sync(~0u,
+                      peak[0] > base_[0] + Range::kReach || peak[1] > base_[1] + Range::kReach);
   }
   // Leaves in rescale_ what out_ has to be multiplied with.
   __device__ __forceinline__ void MoveBase(const float (&peak)[2]) {
