@@ -421,9 +421,11 @@ TEST(EmulatedDecode, Float16) {
 
 // What float16 probabilities could not hold: too large, or so small that they would be zeros.
 void CheckWeights(Case c) {
-  for (const Weights weights : {Weights::kSink, Weights::kRising}) {
+  for (const Weights weights : {Weights::kSink, Weights::kRising, Weights::kSteepRise}) {
     for (const bool float16 : {false, true}) {
-      c.name = weights == Weights::kSink ? "a sink" : "rising weights";
+      c.name = weights == Weights::kSink     ? "a sink"
+               : weights == Weights::kRising ? "rising weights"
+                                             : "steeply rising weights";
       c.weights = weights;
       c.value_scale = weights == Weights::kSink ? kSinkValues : 1;
       c.float16 = float16;

@@ -119,12 +119,27 @@ struct QuantisedPlane {
 //   kSink: the first key outweighs each other by 2^18 to 2^21. With values of kSinkValues the
 //   output is not too small for float16.
 //   kRising: each outweighs the one before, a step of keys by about what a base of exponentials
-//   waits for. kFalling: the same for kernels that walk from the end in tiles of 128.
-enum class Weights : uint8_t { kRandom, kSink, kRising, kFalling };
+//   waits for in float16. kFalling: the same for kernels that walk from the end in tiles of 128.
+//   kSteepRise: each 64 outweigh those before by more than any base waits for. kSteepFall: each 128
+//   outweigh those behind, and in each 128 all outweigh the first 32.
+enum class Weights : uint8_t { kRandom, kSink, kRising, kFalling, kSteepRise, kSteepFall };
 inline constexpr float kSinkValues = 4096;
 inline float Log2Weight(Weights weights, int key) {
-  if (weights == Weights::kSink) return key == 0 ? 18.F : -0.37F * static_cast<float>(key % 8);
-  return static_cast<float>(key) * (weights == Weights::kRising ? 0.15F : -0.075F);
+  switch (weights) {
+    case Weights::kSink:
+      return key == 0 ? 18.F : -0.37F * static_cast<float>(key % 8);
+    case Weights::kRising:
+      return static_cast<float>(key) * 0.15F;
+    case Weights::kFalling:
+      return static_cast<float>(key) * -0.075F;
+    case Weights::kSteepRise:
+      return static_cast<float>(key / 64) * 45.F;
+    case Weights::kSteepFall:
+      return static_cast<float>(key / 128) * -45.F + (key % 128 >= 32 ? 34.F : 0.F);
+    case Weights::kRandom:
+      break;
+  }
+  return 0;
 }
 
 // Softmax attention of one row over `visible` keys, in float64.

@@ -31,9 +31,10 @@ struct Case {
   std::optional<ops::sparse::Policy> policy = {};
   bool float16 = false;
   Weights weights = Weights::kRandom;
+  float last_queries = 0;  // not 0: elements of the last sequence's, which is then not compared
 };
 
-void Check(const Case& c, uint64_t seed) {
+void Check(const Case& c, uint64_t seed, std::vector<uint16_t>* bits = nullptr) {
   SCOPED_TRACE(std::string(c.name) + ", seed " + std::to_string(seed));
   Noise noise(static_cast<uint32_t>(seed));
   simt::SetSeed(seed);
@@ -66,6 +67,10 @@ void Check(const Case& c, uint64_t seed) {
         for (int d = 0; d < c.dim_v && c.kv_lengths[b] > 0; ++d) v.Set(table, b, 0, h, d, 0);
       }
     }
+  }
+  if (c.last_queries != 0) {
+    std::fill(q.begin() + ptrdiff_t{starts[count - 1]} * c.heads * c.dim_qk, q.end(),
+              bench::F32ToElement(c.last_queries, c.float16));
   }
   std::vector<uint16_t> out(static_cast<size_t>(tokens) * c.heads * c.dim_v, 0xffff);
   std::vector<float> lse(static_cast<size_t>(tokens) * c.heads, NAN);
@@ -156,8 +161,9 @@ void Check(const Case& c, uint64_t seed) {
     ASSERT_NO_FATAL_FAILURE(FoldLearned(own_out, own_lse, c.dim_v, c.float16, &out, &lse));
   }
 
+  if (bits != nullptr) *bits = out;
   Errors errors;
-  for (size_t b = 0; b < count; ++b) {
+  for (size_t b = 0; b < count - (c.last_queries != 0 ? 1 : 0); ++b) {
     for (int j = 0; j < queries[b]; ++j) {
       const int position = c.kv_lengths[b] - queries[b] + j;
       for (int h = 0; h < c.heads; ++h) {
@@ -251,15 +257,16 @@ TEST_P(EmulatedPrefill, Float16) {
 
 // What float16 probabilities could not hold: too large, or so small that they would be zeros.
 TEST_P(EmulatedPrefill, UnevenWeights) {
-  for (const Weights weights : {Weights::kSink, Weights::kRising, Weights::kFalling}) {
+  for (const Weights weights :
+       {Weights::kSink, Weights::kRising, Weights::kFalling, Weights::kSteepFall}) {
     for (const bool float16 : {false, true}) {
-      for (const int dim : {64, 128}) {
+      for (const int dim : {64, 128, 192}) {
         Check({.name = weights == Weights::kSink     ? "a sink"
                        : weights == Weights::kRising ? "rising weights"
                                                      : "falling weights",
                .heads = 1,
                .dim_qk = dim,
-               .dim_v = dim,
+               .dim_v = std::min(dim, 128),
                .causal = false,
                .kv_lengths = {500},
                .query_tokens = {20},
@@ -267,6 +274,28 @@ TEST_P(EmulatedPrefill, UnevenWeights) {
                .weights = weights},
               5);
       }
+    }
+  }
+}
+
+// The rows of a tile that are the next sequence's change no bit of this one's.
+TEST_P(EmulatedPrefill, NeighboursAreNotSeen) {
+  for (const int dim : {64, 128}) {
+    Case c = {.name = "a sequence and its neighbour",
+              .dim_qk = dim,
+              .dim_v = dim,
+              .kv_lengths = {277, 140},
+              .portable = GetParam()};
+    std::vector<uint16_t> alone;
+    cuda_test::Check(c, 6, &alone);
+    for (const float value : {1e30F, HUGE_VALF, NAN}) {
+      c.last_queries = value;
+      std::vector<uint16_t> beside;
+      cuda_test::Check(c, 6, &beside);
+      const size_t first = size_t{277} * 2 * static_cast<size_t>(dim);
+      EXPECT_TRUE(
+          std::equal(alone.begin(), alone.begin() + static_cast<ptrdiff_t>(first), beside.begin()))
+          << value;
     }
   }
 }

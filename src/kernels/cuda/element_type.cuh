@@ -46,6 +46,10 @@ struct ElementType {
   }
 };
 
+// Base of a row that has not seen a key: finite, so that it can be subtracted from itself, and so
+// low that the exponential of any score overflows.
+inline constexpr float kNoBase = -3.402823466e38f;
+
 // Probabilities are 2^(score - base), in log2. bf16 has the exponents of float32, so any base does.
 // Float16 ends at 2^16 and keeps 11 bits down to 2^-14, then absolute steps of 2^-24: the base lies
 // so far below the maximum that the largest probabilities come to 2^15. What steps and zeros lose
@@ -56,9 +60,10 @@ struct ProbabilityRange {
   // The base below the maximum when it moves, and the largest exponent before it has to.
   static constexpr float kLift = kFloat16 ? 15 - kSlack : 0;
   static constexpr float kReach = kLift + kSlack;
-  // Where sums tell instead: a sum from here on has a probability too large to be kept, or to be
-  // added to what came before.
-  static constexpr float kMostSum = kFloat16 ? 65504.f : 18446744073709551616.f;  // 2^64
+  // Where sums tell instead (kSlack then only lowers kLift): the base stays while every sum of 16
+  // or 32 probabilities is below this. So float16 ones fit, and bf16 ones leave the outputs and row
+  // sums that are made of them far from the ends of float32.
+  static constexpr float kMostSum = kFloat16 ? 65504.f : 4294967296.f;  // 2^32
 };
 
 }  // namespace fathom::kernels::cuda

@@ -151,10 +151,10 @@ Status CheckPrefillParams(const PrefillAttentionPlan& plan, const cuda::PrefillP
   FATHOM_TRY(require("workspace", params.next, kAlignment));
   for (const int64_t stride : {params.q_token_stride, params.q_head_stride, params.out_token_stride,
                                params.out_head_stride}) {
-    if (stride <= 0 || stride % 8 != 0) {
+    if (stride <= 0 || stride % 8 != 0 || stride >= int64_t{1} << 39) {
       return Err(Code::kInvalidArgument,
                  "prefill attention: query or output stride of {} elements: expected a positive "
-                 "multiple of 8 (16 bytes)",
+                 "multiple of 8 (16 bytes) below 2^39",
                  stride);
     }
   }

@@ -23,7 +23,6 @@ class LatentDecode {
   static constexpr int kColumnTiles = Config::kOwnColumns / 16;
   static constexpr int kSums = kRows == 16 ? 2 : 1;  // products that wait for each other are few
   static constexpr int kSoftmaxRounds = kRows / 16;  // a warp does two rows at a time
-  static constexpr float kNoBase = -1e30f;  // no key yet; finite: it is subtracted from itself
   using Type = ElementType<Config::kFloat16>;
   using Range = ProbabilityRange<Config::kFloat16, /*kSlack=*/8>;
 

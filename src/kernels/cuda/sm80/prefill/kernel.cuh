@@ -157,7 +157,7 @@ class Prefill {
     __syncthreads();  // the keys are there, and the last values have been read
     LoadRows<0, Config::kDimV / 64>(params_.v, kv_head_, v_, tile);
     ptx::CopyCommit();
-    // Below the diagonal's first key a warp has nothing to do.
+    // A warp whose last row comes before the tile's first key sees nothing of it.
     const bool sees = !params_.causal || tile * kKeys <= LastPosition();
     uint32_t p[kRowTiles][kKeys / 16][4];
     if (sees) {
@@ -224,9 +224,6 @@ class Prefill {
     }
   }
 
-  // Base of a row that has not seen a key: the exponential of any score overflows.
-  static constexpr float kNoBase = -1e30f;
-
   // Scores become probabilities, relative to 2^base_. The base moves only when a score is far above
   // it, which the sums tell: no maximum is taken until then, and nothing has to be rescaled.
   __device__ __forceinline__ void Softmax(const float (&s)[kRowTiles][kKeyTiles][4],
@@ -236,7 +233,7 @@ class Prefill {
       if (fresh_) MoveToPeaks(s[m], m);
       float sum[2];
       Exponentials(s[m], m, p[m], sum);
-      if (__any_sync(~0u, !(sum[0] < Range::kMostSum && sum[1] < Range::kMostSum))) {
+      if (__any_sync(~0u, sum[0] >= Range::kMostSum || sum[1] >= Range::kMostSum)) {
         MoveToPeaks(s[m], m);
         Exponentials(s[m], m, p[m], sum);
       }

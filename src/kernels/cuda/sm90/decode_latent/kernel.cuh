@@ -6,6 +6,7 @@
 // values, the probabilities.
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/element_type.cuh"
 #include "kernels/cuda/ptx/mbarrier.h"
 #include "kernels/cuda/ptx/mma.h"
 #include "kernels/cuda/ptx/sync.h"
@@ -63,7 +64,6 @@ class LatentConsumer {
   static constexpr int kOwnGroups = Config::kGroups / Config::kHalves;
   static constexpr int kGroupTiles = Config::kScaleGroup / 16;  // of 16 output columns
   static constexpr int kOwnKeys = 16;
-  static constexpr float kNoBase = -1e30f;  // no key yet; finite: it is subtracted from itself
 
   __device__ __forceinline__ LatentConsumer(const DecodeParams& params,
                                             const LatentShared<Config>& shared, int row_tile)

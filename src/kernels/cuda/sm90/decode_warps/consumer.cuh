@@ -98,7 +98,6 @@ class WarpsConsumer {
   static constexpr int kRowTiles = kRows / 8;       // n-tiles of the products
   static constexpr int kSteps = Config::kDim / 16;  // of 16 elements
   static constexpr int kOwnKeys = 16;
-  static constexpr float kNoBase = -1e30f;  // no key yet; finite: it is subtracted from itself
   using Type = ElementType<Config::kFloat16>;
   using Range = ProbabilityRange<Config::kFloat16, /*kSlack=*/8>;
 

@@ -7,8 +7,8 @@
 // through shared memory. With V = [left | right], for a pair of tiles 0 and 1:
 //
 //   first warpgroup                       second warpgroup
-//   S0 = Q K0', m0 = max(m, S0), P0       S1 = Q K1'
-//   O_left += P0 V0_left                  O_right += P0 V0_right, meanwhile m1 = max(m0, S1), P1
+//   S0 = Q K0', its base, P0              S1 = Q K1'
+//   O_left += P0 V0_left                  O_right += P0 V0_right, meanwhile P1
 //   O_left += P1 V1_left                  O_right += P1 V1_right
 //
 // A warpgroup's own P comes from registers. While one does its softmax the other multiplies.
@@ -81,9 +81,6 @@ class WideConsumer {
   }
 
  private:
-  // Base of a row that has not seen a key: the exponential of any score overflows.
-  static constexpr float kNoBase = -1e30f;
-
   // Named barriers.
   static constexpr int kAll = 1;
   static constexpr int kFirstIssued = 2;   // S0 is queued
@@ -364,7 +361,7 @@ class WideConsumer {
     fresh_ = false;
     float sum[2];
     Exponentials(sum);
-    if (__any_sync(~0u, !(sum[0] < Range::kMostSum && sum[1] < Range::kMostSum))) {
+    if (__any_sync(~0u, sum[0] >= Range::kMostSum || sum[1] >= Range::kMostSum)) {
       MoveToPeaks();
       Exponentials(sum);
     }

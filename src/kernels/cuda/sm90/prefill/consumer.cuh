@@ -20,10 +20,10 @@ class PrefillConsumer {
   static constexpr int kKeys = Config::kKeys;
   static constexpr int kSteps = kKeys / 16;
   using Type = ElementType<Config::kFloat16>;
-  // Probabilities are relative to 2^base_. The base follows the running maximum only when that has
-  // grown by more than a factor of 2^64 (float16: 2^8) for some row of the warp; until then nothing
-  // has to be rescaled. Precision does not suffer: bf16 has the exponents of float32, and what is
-  // lost below is 2^-126 of the largest.
+  // Probabilities are relative to 2^base_, which moves only when a score is far above it for some
+  // row of the warp: with three warpgroups when the maximum is 2^64 (float16: 2^8) above where it
+  // was, with two when a sum says so. Until then nothing has to be rescaled. Precision does not
+  // suffer: bf16 has the exponents of float32, and what is lost below is 2^-126 of the base.
   using Range = ProbabilityRange<Config::kFloat16, Config::kFloat16 ? 8 : 64>;
   static constexpr int kFirstBarrier = 1;    // of the turns between warpgroups, one each
   static constexpr int kOwnBarrier = 1 + 3;  // within a warpgroup, one each
@@ -158,8 +158,9 @@ class PrefillConsumer {
       const int tile = LastTile(slot);
       if (NeedsMask(tile)) Mask(slot, tile);
     }
+    NewBase(slot);
     if constexpr (kTwoGroups) {
-      FirstProbabilities(next);
+      SpeculativeSoftmax(next);
     } else {
       Softmax<true>();
     }
@@ -414,9 +415,6 @@ class PrefillConsumer {
     }
   }
 
-  // Of a row that has not seen a key: the exponential of any score overflows.
-  static constexpr float kNoBase = -1e30f;
-
   // Per row, of this thread's columns among the first kCount of the tile, log2.
   template <int kCount = kKeys>
   __device__ __forceinline__ void Peaks(float (&peak)[2]) const {
@@ -449,16 +447,29 @@ class PrefillConsumer {
     }
   }
 
+  // Of a row's first tile. With two warpgroups a few keys are enough; the first ones, for with a
+  // causal mask a row that sees any of a tile sees those. Rows behind the sequence's end are the
+  // next one's: they may not move the base of the warp's others, whatever they hold.
+  __device__ __forceinline__ void NewBase(int slot) {
+    const auto& work = Work(slot);
+    const int row =
+        work.row + group_ * 64 + static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane_ / 4;
+    float peak[2];
+    Peaks<kTwoGroups ? 32 : kKeys>(peak);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float base = fmaxf(RowMax(peak[r]) - Range::kLift, kNoBase);
+      base_[r] = row + r * 8 < work.queries ? base : INFINITY;
+      sum_[r] = 0;
+    }
+  }
+
   // Turns scores into probabilities.
   template <bool kFirst>
   __device__ __forceinline__ void Softmax() {
-    float peak[2];
-    Peaks(peak);
-    if constexpr (kFirst) {
-      base_[0] = fmaxf(RowMax(peak[0]) - Range::kLift, kNoBase);
-      base_[1] = fmaxf(RowMax(peak[1]) - Range::kLift, kNoBase);
-      sum_[0] = sum_[1] = 0;
-    } else {
+    if constexpr (!kFirst) {
+      float peak[2];
+      Peaks(peak);
       moved_ = HasToMove(peak);
       if (moved_) MoveBase(peak);
     }
@@ -481,7 +492,7 @@ class PrefillConsumer {
   __device__ __forceinline__ void SpeculativeSoftmax(uint32_t (&p)[kSteps][4]) {
     float sum[2];
     Exponentials(p, sum);
-    moved_ = __any_sync(~0u, !(sum[0] < Range::kMostSum && sum[1] < Range::kMostSum));
+    moved_ = __any_sync(~0u, sum[0] >= Range::kMostSum || sum[1] >= Range::kMostSum);
     if (moved_) {
       float peak[2];
       Peaks(peak);
@@ -490,16 +501,6 @@ class PrefillConsumer {
     }
     sum_[0] += sum[0];
     sum_[1] += sum[1];
-  }
-  // Of a row's first tile. A few keys are enough for a base; the first ones, for with a causal mask
-  // a row that sees any of a tile sees those.
-  __device__ __forceinline__ void FirstProbabilities(uint32_t (&p)[kSteps][4]) {
-    float peak[2];
-    Peaks<32>(peak);
-    base_[0] = fmaxf(RowMax(peak[0]) - Range::kLift, kNoBase);
-    base_[1] = fmaxf(RowMax(peak[1]) - Range::kLift, kNoBase);
-    sum_[0] = sum_[1] = 0;
-    SpeculativeSoftmax(p);
   }
   __device__ __forceinline__ void Exponentials(uint32_t (&p)[kSteps][4], float (&sum)[2]) const {
     sum[0] = sum[1] = 0;
@@ -543,23 +544,29 @@ class PrefillConsumer {
     const int head = work.head;
     float scale[2];
     float lse[2];
+    bool empty[2];  // no key was seen
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float sum = sums[r];
       sum += __shfl_xor_sync(~0u, sum, 1);
       sum += __shfl_xor_sync(~0u, sum, 2);
       constexpr float kLn2 = 0.6931471805599453f;
-      scale[r] = sum == 0.f ? 0.f : ptx::Reciprocal(sum);
-      lse[r] = sum == 0.f ? -INFINITY : (base[r] + ptx::Log2(sum)) * kLn2;
+      empty[r] = sum == 0.f;
+      scale[r] = ptx::Reciprocal(sum);
+      lse[r] = empty[r] ? -INFINITY : (base[r] + ptx::Log2(sum)) * kLn2;
     }
     const int lse_row = lane_ / 4 + lane_ % 4 * 8;  // of the first two of four lanes
     if (params_.lse != nullptr && lane_ % 4 < 2 && lse_row < rows) {
       params_.lse[(token + lse_row) * params_.num_heads + head] = lane_ % 4 == 0 ? lse[0] : lse[1];
     }
-    if (__any_sync(~0u, scale[0] == 0.f || scale[1] == 0.f)) {
+    if (__any_sync(~0u, empty[0] || empty[1])) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        if (empty[r]) scale[r] = 0;
+      }
 #pragma unroll
       for (int i = 0; i < Config::kDimV / 2; ++i) {
-        if (scale[i / 2 % 2] == 0.f) out_[i] = 0;
+        if (empty[i / 2 % 2]) out_[i] = 0;
       }
     }
     if (lane_ == 0) ptx::TmaStoreWaitRead();

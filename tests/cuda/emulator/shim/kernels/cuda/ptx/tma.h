@@ -64,7 +64,8 @@ inline void TmaLoad4(uint32_t destination, const CUtensorMap* map, uint32_t barr
   });
 }
 
-// Boxes are read at the latest moment: when they are waited for.
+// Boxes are read when they are committed, or at the latest moment, when they are waited for: the
+// seed chooses.
 FATHOM_SIMT_UNWATCHED inline void WriteBox(const CUtensorMap& map, uint32_t source,
                                            const int (&at)[4]) {
   const int row_bytes = map.box[0] * map.element_bytes;
@@ -90,7 +91,10 @@ FATHOM_SIMT_UNWATCHED inline void WriteBox(const CUtensorMap& map, uint32_t sour
 inline void TmaStore4(const CUtensorMap* map, uint32_t source, int c0, int c1, int c2, int c3) {
   simt::IssueCopy([=] { WriteBox(*map, source, {c0, c1, c2, c3}); });
 }
-inline void TmaStoreCommit() { simt::CommitCopies(); }
+inline void TmaStoreCommit() {
+  simt::CommitCopies();
+  if (simt::Random() % 2 == 0) simt::WaitCopies(0);
+}
 inline void TmaStoreWaitRead() { simt::WaitCopies(0); }
 
 inline void FenceProxyAsync() {}
