@@ -1,6 +1,6 @@
 #pragma once
-// Row-wise kernels: one call, one row. Sums run in a fixed order of lanes that depends on the row's
-// length alone.
+// Row-wise kernels: one call, one row (SiluMul: several). Sums run in a fixed order of lanes that
+// depends on the row's length alone.
 #include <cstdint>
 
 namespace fathom::kernels {
@@ -25,10 +25,16 @@ struct RopeParams {
   RopeStyle style = RopeStyle::kHalves;
 };
 
+// Several rows of SwiGLU. The output is one of the two; bf16 is rounded to nearest even, with a
+// zero after an odd dim (the left operand of a bf16 gemm).
 struct SiluMulParams {
-  const float* gate = nullptr;  // [dim]
-  const float* up = nullptr;    // [dim]
-  float* output = nullptr;      // [dim]
+  const float* gate = nullptr;  // [rows, dim]
+  const float* up = nullptr;    // [rows, dim]
+  int64_t input_stride = 0;     // elements, of both
+  float* output_f32 = nullptr;  // [rows, dim], may be the gate
+  uint16_t* output_bf16 = nullptr;
+  int64_t output_stride = 0;  // elements
+  int64_t rows = 0;
   int64_t dim = 0;
 };
 

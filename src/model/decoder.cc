@@ -253,28 +253,18 @@ size_t Decoder::LinearBytes(const ops::StepBucket& bucket, int64_t rows, int64_t
 Status Decoder::GatedMlp(Op op, int layer, const MlpWeights& weights, const TensorView& input,
                          const TensorView& output, Step& step) {
   ops::Context& context = step.context;
-  const ArenaScope scope(context.arena);
   auto span = context.Mark(op, layer);
   SetCost(span, LinearCost(*weights.gate_up, step) + LinearCost(*weights.down, step));
-  const int64_t intermediate = weights.down->cols();
-  const TensorView gate_up =
-      context.arena.Tensor(DType::kF32, {step.num_tokens(), 2 * intermediate});
-  const TensorView product = context.arena.Tensor(DType::kF32, {step.num_tokens(), intermediate});
-  FATHOM_TRY(Linear(*weights.gate_up, input, gate_up, step));
-  FATHOM_TRY(ops::norm::SiluMul(
-      {.gate_up = gate_up, .output = product, .live_rows = step.live_tokens}, context));
-  FATHOM_TRY(Linear(*weights.down, product, output, step));
+  FATHOM_TRY(ops::mlp::Run(GatedMlpPlan(step.inputs.bucket, weights.down->cols()), weights,
+                           {.input = input, .output = output, .live_rows = step.live_tokens},
+                           context));
   Show(op, layer, output, step);
   return {};
 }
 
-size_t Decoder::GatedMlpBytes(const ops::StepBucket& bucket, int64_t intermediate) const {
-  return ArenaBytes()
-      .F32(bucket.num_tokens, 2 * intermediate)
-      .F32(bucket.num_tokens, intermediate)
-      .Bytes(std::max(LinearBytes(bucket, 2 * intermediate, config_.hidden_size),
-                      LinearBytes(bucket, config_.hidden_size, intermediate)))
-      .bytes();
+ops::mlp::Plan Decoder::GatedMlpPlan(const ops::StepBucket& bucket, int64_t intermediate) const {
+  return ops::mlp::MakePlan(options_.precision, config_.hidden_size, intermediate,
+                            bucket.num_tokens, options_.gemm);
 }
 
 }  // namespace fathom::model

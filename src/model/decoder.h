@@ -12,6 +12,7 @@
 #include "model/model.h"
 #include "model/weight_store.h"
 #include "ops/linear.h"
+#include "ops/mlp.h"
 #include "ops/rope.h"
 
 namespace fathom::model {
@@ -144,7 +145,7 @@ class Decoder : public Model {
   // down(silu(gate x) * up x)
   Status GatedMlp(event::Op op, int layer, const MlpWeights& weights, const TensorView& input,
                   const TensorView& output, Step& step);
-  size_t GatedMlpBytes(const ops::StepBucket& bucket, int64_t intermediate) const;
+  ops::mlp::Plan GatedMlpPlan(const ops::StepBucket& bucket, int64_t intermediate) const;
 
   ModelConfig config_;
   DecoderOptions options_;

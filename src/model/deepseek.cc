@@ -138,8 +138,8 @@ size_t Deepseek::AttentionBytes(const ops::StepBucket& bucket) const {
 }
 
 size_t Deepseek::MlpBytes(const ops::StepBucket& bucket) const {
-  const size_t dense = GatedMlpBytes(bucket, config_.intermediate_size);
-  const size_t shared = GatedMlpBytes(bucket, SharedIntermediate());
+  const size_t dense = GatedMlpPlan(bucket, config_.intermediate_size).workspace_bytes;
+  const size_t shared = GatedMlpPlan(bucket, SharedIntermediate()).workspace_bytes;
   const size_t experts = ops::moe::MakePlan(experts_shape_, bucket.num_tokens).workspace_bytes;
   const size_t gate = ops::linear::MakePlan(ops::Precision::kF32, moe().gate.num_experts,
                                             config_.hidden_size, bucket.num_tokens)

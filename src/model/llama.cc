@@ -67,7 +67,7 @@ size_t Llama::AttentionBytes(const ops::StepBucket& bucket) const {
 }
 
 size_t Llama::MlpBytes(const ops::StepBucket& bucket) const {
-  return GatedMlpBytes(bucket, config_.intermediate_size);
+  return GatedMlpPlan(bucket, config_.intermediate_size).workspace_bytes;
 }
 
 Status Llama::Attention(int index, const TensorView& hidden, const TensorView& output, Step& step) {

@@ -19,6 +19,7 @@
 #include "model/config.h"
 #include "ops/attention.h"
 #include "ops/linear.h"
+#include "ops/mlp.h"
 #include "ops/moe.h"
 
 namespace fathom::model {
@@ -38,11 +39,7 @@ enum class WeightGroup : uint8_t {
 
 std::string_view NameOf(WeightGroup group);  // "embedding", "attention", ...
 
-// Weights of a gated MLP, gate and up fused.
-struct MlpWeights {
-  const ops::linear::PackedWeight* gate_up = nullptr;  // [2 * intermediate, hidden]
-  const ops::linear::PackedWeight* down = nullptr;     // [hidden, intermediate]
-};
+using MlpWeights = ops::mlp::Weights;
 
 class WeightStore {
  public:

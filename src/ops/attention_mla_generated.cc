@@ -90,9 +90,9 @@ void MlaGenerated::RunWindow(const host::Runtime& runtime, const MlaCall& call, 
                                heads * host::EvenUp(nope), true}
               : host::RowsView{call.Query(0, h), call.args.q.stride[0], false, tokens_};
       for (int64_t panel = 0; panel < host::NumPanels(w); ++panel) {
-        host::MultiplyPanel(cpu, a, w, panel, 0, tokens,
+        host::MultiplyPanel(cpu, a, w, panel, tokens,
                             q_ + h * span_.key_dim + panel * kernels::kPanelColumns,
-                            heads * span_.key_dim, nullptr);
+                            heads * span_.key_dim, nullptr, panel + 1);
       }
     }
   });
@@ -128,9 +128,9 @@ void MlaGenerated::RunWindow(const host::Runtime& runtime, const MlaCall& call, 
       const linear::PackedWeight& w = call.weights->heads[static_cast<size_t>(h)].uv;
       const host::RowsView a{o_ + h * rank * (dot ? 2 : 4), heads * rank, dot};
       for (int64_t panel = 0; panel < host::NumPanels(w); ++panel) {
-        host::MultiplyPanel(cpu, a, w, panel, 0, tokens,
+        host::MultiplyPanel(cpu, a, w, panel, tokens,
                             out_ + h * shape_.v_dim + panel * kernels::kPanelColumns, out_stride,
-                            nullptr);
+                            nullptr, panel + 1);
       }
       for (int32_t i = 0; i < tokens; ++i) {
         std::memcpy(call.Out(tokens_[i], h), out_ + i * out_stride + h * shape_.v_dim,

@@ -132,7 +132,7 @@ void MlaPrompt::ExpandSpan(const kernels::cpu::KernelTable& cpu, const MlaCall& 
     for (int64_t panel = 0; panel < v_panels; ++panel) {
       std::byte* const v_panel = s.v + (panel * kSpanTokens + block * kPanel) * kPanel * item_bytes;
       const int64_t columns = std::min<int64_t>(kPanel, shape_.v_dim - panel * kPanel);
-      host::MultiplyPanel(cpu, latent, w.uv, panel, 0, count, s.expanded, kPanel, nullptr);
+      host::MultiplyPanel(cpu, latent, w.uv, panel, count, s.expanded, kPanel, nullptr, panel + 1);
       const kernels::PackParams pack{expanded_rows.data(), count, columns, v_panel};
       (operands_.dot ? cpu.pack_rows_f32_bf16 : cpu.pack_rows_f32_f32)(pack);
     }

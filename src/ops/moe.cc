@@ -139,9 +139,9 @@ struct Workspace {
       used += Arena::Align(static_cast<size_t>(count * bytes));
       return piece;
     };
-    if (bf16)
-      input = reinterpret_cast<uint16_t*>(take(tokens * host::StagedStride(shape.hidden), 2));
-    gate_up = reinterpret_cast<float*>(take(slots * 2 * shape.intermediate, 4));
+    if (bf16) {
+      input = reinterpret_cast<uint16_t*>(take(slots * host::StagedStride(shape.hidden), 2));
+    }
     act = take(slots * host::StagedStride(shape.intermediate), bf16 ? 2 : 4);
     expert_out = reinterpret_cast<float*>(take(slots * shape.hidden, 4));
     rows = reinterpret_cast<int32_t*>(take(slots, 4));
@@ -149,8 +149,7 @@ struct Workspace {
     active = reinterpret_cast<int32_t*>(take(shape.num_experts, 4));
     bytes = used;
   }
-  uint16_t* input = nullptr;    // [tokens, StagedStride(hidden)] rounded
-  float* gate_up = nullptr;     // [slots, 2 * intermediate]
+  uint16_t* input = nullptr;    // [slots, StagedStride(hidden)] rounded
   std::byte* act = nullptr;     // [slots, StagedStride(intermediate)]
   float* expert_out = nullptr;  // [slots, hidden]
   int32_t* rows = nullptr;      // [slots] the token of each
@@ -213,7 +212,6 @@ Status Run(const Plan& plan, const ExpertWeights* experts, const Routing& routin
     const bool bf16 = shape.precision == Precision::kBF16;
     const int64_t tokens = host::LiveRows(args.live_rows, max_tokens);
     const int64_t slots = tokens * shape.top_k;
-    const int64_t inter = shape.intermediate;
     const int32_t* const starts = routing.expert_starts;
     int64_t num_active = 0;
     for (int32_t e = 0; e < shape.num_experts; ++e) {
@@ -223,47 +221,38 @@ Status Run(const Plan& plan, const ExpertWeights* experts, const Routing& routin
       ws.rows[i] = routing.slots[i] / shape.top_k;
       ws.place[routing.slots[i]] = static_cast<int32_t>(i);
     }
-    // One piece is one panel of one expert.
-    const auto grouped = [&](auto weight_of, const host::RowsView& all, float* c,
-                             int64_t c_stride) {
-      const int64_t panels = host::NumPanels(weight_of(experts[0]));
+    // One piece is one panel of one expert: fn(expert, panel).
+    const auto for_panels = [&](int64_t panels, const auto& fn) {
       const int64_t pieces = num_active * panels;
       runtime.pool->ParallelFor(pieces, host::PanelRun(pieces, runtime.pool->num_threads()),
                                 [&](int64_t begin, int64_t end, int /*worker*/) {
                                   for (int64_t i = begin; i < end; ++i) {
-                                    const int32_t expert = ws.active[i / panels];
-                                    const int64_t panel = i % panels;
-                                    host::MultiplyPanel(cpu, all, weight_of(experts[expert]), panel,
-                                                        starts[expert], starts[expert + 1],
-                                                        c + panel * kernels::kPanelColumns,
-                                                        c_stride, nullptr);
+                                    fn(ws.active[i / panels], i % panels);
                                   }
                                 });
     };
 
     host::RowsView input{args.input.data, args.input.stride[0], false, ws.rows};
-    if (bf16) {
-      host::ForRows(runtime, tokens, int64_t{shape.hidden} * 6, [&](int64_t t) {
-        cpu.round_row(host::Row(args.input, t), ws.input + t * host::StagedStride(shape.hidden),
+    if (bf16) {  // an expert's rows lie together: gathering them in each panel costs more
+      input = {ws.input, host::StagedStride(shape.hidden), true};
+      host::ForRows(runtime, slots, int64_t{shape.hidden} * 6, [&](int64_t slot) {
+        cpu.round_row(host::Row(args.input, ws.rows[slot]), ws.input + slot * input.stride,
                       shape.hidden);
       });
-      input = {ws.input, host::StagedStride(shape.hidden), true, ws.rows};
     }
-    grouped([](const ExpertWeights& w) -> const linear::PackedWeight& { return w.gate_up; }, input,
-            ws.gate_up, 2 * inter);
-    host::ForRows(runtime, slots, inter * 12, [&](int64_t slot) {
-      float* const gate = ws.gate_up + slot * 2 * inter;
-      if (bf16) {
-        cpu.silu_mul({gate, gate + inter, gate, inter});
-        cpu.round_row(gate, reinterpret_cast<uint16_t*>(ws.act) + slot * host::StagedStride(inter),
-                      inter);
-      } else {
-        cpu.silu_mul({gate, gate + inter,
-                      reinterpret_cast<float*>(ws.act) + slot * host::StagedStride(inter), inter});
-      }
+    const host::GatedRows act{ws.act, host::StagedStride(shape.intermediate), bf16};
+    for_panels(host::NumGatedPanels(experts[0].gate_up), [&](int32_t expert, int64_t panel) {
+      host::MultiplyGatedPanel(cpu, input, experts[expert].gate_up, panel, starts[expert],
+                               starts[expert + 1], act);
     });
-    grouped([](const ExpertWeights& w) -> const linear::PackedWeight& { return w.down; },
-            host::RowsView{ws.act, host::StagedStride(inter), bf16}, ws.expert_out, shape.hidden);
+    const host::RowsView left{act.data, act.stride, bf16};
+    for_panels(host::NumPanels(experts[0].down), [&](int32_t expert, int64_t panel) {
+      const int64_t first = starts[expert];
+      host::MultiplyPanel(cpu, left.From(first), experts[expert].down, panel,
+                          starts[expert + 1] - first,
+                          ws.expert_out + first * shape.hidden + panel * kernels::kPanelColumns,
+                          shape.hidden, nullptr, panel + 1);
+    });
     host::ForRows(runtime, tokens, int64_t{shape.hidden} * 4 * (shape.top_k + 1), [&](int64_t t) {
       for (int r = 0; r < shape.top_k; ++r) {
         cpu.add_scaled_row(host::Row(args.output, t),

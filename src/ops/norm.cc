@@ -41,8 +41,13 @@ Status SiluMul(const SiluMulArgs& args, Context& context) {
   context.device.Execute(context.stream, [runtime = host::Runtime(context), args, dim] {
     const int64_t rows = host::LiveRows(args.live_rows, args.output.shape[0]);
     host::ForRows(runtime, rows, dim * 12, [&](int64_t row) {
-      const float* gate = host::Row(args.gate_up, row);
-      runtime.cpu->silu_mul({gate, gate + dim, host::Row(args.output, row), dim});
+      kernels::SiluMulParams p;
+      p.gate = host::Row(args.gate_up, row);
+      p.up = p.gate + dim;
+      p.output_f32 = host::Row(args.output, row);
+      p.rows = 1;
+      p.dim = dim;
+      runtime.cpu->silu_mul(p);
     });
   });
   return {};

@@ -29,6 +29,9 @@ struct RowsView {
   int64_t stride = 0;
   bool is_bf16 = false;
   const int32_t* rows = nullptr;  // row i is row rows[i] of data; null: row i
+
+  // The rows from `row` on.
+  RowsView From(int64_t row) const;
 };
 
 inline int64_t NumPanels(const linear::PackedWeight& w) {
@@ -46,14 +49,38 @@ inline int64_t PanelRun(int64_t pieces, int64_t threads) {
   return std::clamp<int64_t>(pieces / (16 * threads), 1, kRun);
 }
 
-// Rows [row_begin, row_end) of the panel's columns of C = A W^T (+ bias); `c` is row 0 of those
-// columns, `bias` that of all columns.
+// The panel's columns of C [num_rows, N] = A W^T (+ bias): `c` is their first element, `bias` that
+// of all columns. `next` is the panel that is read after it, if there is one.
 void MultiplyPanel(const kernels::cpu::KernelTable& cpu, const RowsView& a,
-                   const linear::PackedWeight& w, int64_t panel, int64_t row_begin, int64_t row_end,
-                   float* c, int64_t c_stride, const float* bias);
+                   const linear::PackedWeight& w, int64_t panel, int64_t num_rows, float* c,
+                   int64_t c_stride, const float* bias, int64_t next);
+
+// How many panels a gated product has: those of the gate.
+inline int64_t NumGatedPanels(const linear::PackedWeight& gate_up) {
+  return (gate_up.rows() / 2 + kernels::kPanelColumns - 1) / kernels::kPanelColumns;
+}
+
+// What a gated product writes: rows of the left operand of the next product, bf16 (padded with a
+// zero to an even length) or f32.
+struct GatedRows {
+  void* data = nullptr;
+  int64_t stride = 0;  // elements
+  bool is_bf16 = false;
+};
+
+// The gate panel's columns of silu(A G^T) * (A U^T), rows [row_begin, row_end), with gate_up =
+// [G; U]. Gate and up pass through a buffer on the stack: a whole product of them would be written
+// to memory and read again.
+void MultiplyGatedPanel(const kernels::cpu::KernelTable& cpu, const RowsView& a,
+                        const linear::PackedWeight& gate_up, int64_t panel, int64_t row_begin,
+                        int64_t row_end, const GatedRows& out);
 
 // All of C [num_rows, N], cut over the pool by panels and, where those are few, by rows.
 void Multiply(const Runtime& runtime, const RowsView& a, const linear::PackedWeight& w,
               int64_t num_rows, float* c, int64_t c_stride, const float* bias);
+
+// The same for all of a gated product.
+void MultiplyGated(const Runtime& runtime, const RowsView& a, const linear::PackedWeight& gate_up,
+                   int64_t num_rows, const GatedRows& out);
 
 }  // namespace fathom::ops::host

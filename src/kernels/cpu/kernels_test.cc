@@ -373,12 +373,42 @@ TEST_P(Kernels, RopeRotatesPairs) {
   }
 }
 
-TEST_P(Kernels, SiluMulAndAdds) {
+TEST_P(Kernels, SiluMulOfRows) {
+  constexpr size_t kRows = 3, kStride = 350;
+  const auto g = RandomFloats(kRows * kStride, 9, 20);
+  const auto u = RandomFloats(kRows * kStride, 10);
+  for (const size_t n : {1, 15, 32, 333}) {
+    std::vector<float> out(kRows * kStride, -7.0F);
+    std::vector<uint16_t> rounded(kRows * kStride, 0x7777);
+    kernels::SiluMulParams p{.gate = g.data(),
+                             .up = u.data(),
+                             .input_stride = kStride,
+                             .output_f32 = out.data(),
+                             .output_stride = kStride,
+                             .rows = kRows,
+                             .dim = static_cast<int64_t>(n)};
+    t().silu_mul(p);
+    p.output_f32 = nullptr;
+    p.output_bf16 = rounded.data();
+    t().silu_mul(p);
+    for (size_t row = 0; row < kRows; ++row) {
+      const size_t at = row * kStride;
+      for (size_t i = at; i < at + n; ++i) {
+        const double exact = g[i] / (1 + std::exp(-double{g[i]})) * u[i];
+        EXPECT_NEAR(out[i], exact, tolerances::kF32Kernel * (1e-3 + std::abs(exact)));
+        EXPECT_EQ(rounded[i], F32ToBf16(out[i]));
+      }
+      EXPECT_EQ(out[at + n], -7.0F) << "wrote past a row";
+      EXPECT_EQ(rounded[at + n], n % 2 != 0 ? 0 : 0x7777);
+      EXPECT_EQ(rounded[at + n + 1], 0x7777) << "wrote past a row";
+    }
+  }
+}
+
+TEST_P(Kernels, Adds) {
   for (const int64_t n : {1, 15, 333}) {
     const auto g = RandomFloats(static_cast<size_t>(n), 9, 20);
     const auto u = RandomFloats(static_cast<size_t>(n), 10);
-    std::vector<float> out(static_cast<size_t>(n));
-    t().silu_mul({g.data(), u.data(), out.data(), n});
     auto sum = g;
     t().add_row(sum.data(), u.data(), n);
     auto scaled = g;
@@ -386,8 +416,6 @@ TEST_P(Kernels, SiluMulAndAdds) {
     std::vector<float> quotient(g.size());
     t().divide_row(g.data(), 3.0F, quotient.data(), n);
     for (size_t i = 0; i < g.size(); ++i) {
-      const double exact = g[i] / (1 + std::exp(-double{g[i]})) * u[i];
-      EXPECT_NEAR(out[i], exact, tolerances::kF32Kernel * (1e-3 + std::abs(exact)));
       EXPECT_EQ(sum[i], g[i] + u[i]);
       EXPECT_NEAR(scaled[i], double{g[i]} + 0.5 * u[i], 1e-5);
       EXPECT_EQ(quotient[i], g[i] / 3.0F);
