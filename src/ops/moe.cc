@@ -221,13 +221,16 @@ Status Run(const Plan& plan, const ExpertWeights* experts, const Routing& routin
       ws.rows[i] = routing.slots[i] / shape.top_k;
       ws.place[routing.slots[i]] = static_cast<int32_t>(i);
     }
-    // One piece is one panel of one expert: fn(expert, panel).
+    // One piece is a panel of an expert: fn(expert, panel_begin, panel_end).
     const auto for_panels = [&](int64_t panels, const auto& fn) {
       const int64_t pieces = num_active * panels;
       runtime.pool->ParallelFor(pieces, host::PanelRun(pieces, runtime.pool->num_threads()),
                                 [&](int64_t begin, int64_t end, int /*worker*/) {
-                                  for (int64_t i = begin; i < end; ++i) {
-                                    fn(ws.active[i / panels], i % panels);
+                                  while (begin < end) {
+                                    const int64_t first = begin / panels * panels;
+                                    const int64_t last = std::min(end, first + panels);
+                                    fn(ws.active[begin / panels], begin - first, last - first);
+                                    begin = last;
                                   }
                                 });
     };
@@ -241,17 +244,21 @@ Status Run(const Plan& plan, const ExpertWeights* experts, const Routing& routin
       });
     }
     const host::GatedRows act{ws.act, host::StagedStride(shape.intermediate), bf16};
-    for_panels(host::NumGatedPanels(experts[0].gate_up), [&](int32_t expert, int64_t panel) {
-      host::MultiplyGatedPanel(cpu, input, experts[expert].gate_up, panel, starts[expert],
-                               starts[expert + 1], act);
-    });
+    for_panels(host::NumGatedPanels(experts[0].gate_up),
+               [&](int32_t expert, int64_t begin, int64_t end) {
+                 const int64_t first = starts[expert];
+                 host::MultiplyGatedPanels(cpu, input.From(first), experts[expert].gate_up, begin,
+                                           end, starts[expert + 1] - first, act.From(first));
+               });
     const host::RowsView left{act.data, act.stride, bf16};
-    for_panels(host::NumPanels(experts[0].down), [&](int32_t expert, int64_t panel) {
+    for_panels(host::NumPanels(experts[0].down), [&](int32_t expert, int64_t begin, int64_t end) {
       const int64_t first = starts[expert];
-      host::MultiplyPanel(cpu, left.From(first), experts[expert].down, panel,
-                          starts[expert + 1] - first,
-                          ws.expert_out + first * shape.hidden + panel * kernels::kPanelColumns,
-                          shape.hidden, nullptr, panel + 1);
+      for (int64_t panel = begin; panel < end; ++panel) {
+        host::MultiplyPanel(cpu, left.From(first), experts[expert].down, panel,
+                            starts[expert + 1] - first,
+                            ws.expert_out + first * shape.hidden + panel * kernels::kPanelColumns,
+                            shape.hidden, nullptr, panel + 1);
+      }
     });
     host::ForRows(runtime, tokens, int64_t{shape.hidden} * 4 * (shape.top_k + 1), [&](int64_t t) {
       for (int r = 0; r < shape.top_k; ++r) {

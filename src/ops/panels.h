@@ -60,20 +60,23 @@ inline int64_t NumGatedPanels(const linear::PackedWeight& gate_up) {
   return (gate_up.rows() / 2 + kernels::kPanelColumns - 1) / kernels::kPanelColumns;
 }
 
-// What a gated product writes: rows of the left operand of the next product, bf16 (padded with a
-// zero to an even length) or f32.
+// What a gated product writes: rows of the left operand of the next product, bf16 or f32.
 struct GatedRows {
   void* data = nullptr;
   int64_t stride = 0;  // elements
   bool is_bf16 = false;
+
+  GatedRows From(int64_t row) const {
+    return {static_cast<std::byte*>(data) + row * stride * (is_bf16 ? 2 : 4), stride, is_bf16};
+  }
 };
 
-// The gate panel's columns of silu(A G^T) * (A U^T), rows [row_begin, row_end), with gate_up =
-// [G; U]. Gate and up pass through a buffer on the stack: a whole product of them would be written
-// to memory and read again.
-void MultiplyGatedPanel(const kernels::cpu::KernelTable& cpu, const RowsView& a,
-                        const linear::PackedWeight& gate_up, int64_t panel, int64_t row_begin,
-                        int64_t row_end, const GatedRows& out);
+// The columns of gate panels [begin, end) of silu(A G^T) * (A U^T) [num_rows, N / 2], with gate_up
+// = [G; U]. Gate and up pass through a buffer on the stack: a whole product of them would be
+// written to memory and read again. An odd N / 2 in bf16 is followed by a zero.
+void MultiplyGatedPanels(const kernels::cpu::KernelTable& cpu, const RowsView& a,
+                         const linear::PackedWeight& gate_up, int64_t begin, int64_t end,
+                         int64_t num_rows, const GatedRows& out);
 
 // All of C [num_rows, N], cut over the pool by panels and, where those are few, by rows.
 void Multiply(const Runtime& runtime, const RowsView& a, const linear::PackedWeight& w,
