@@ -63,7 +63,7 @@ for op in "${ops[@]}"; do
       --check --small --op "$op" &
     only=()
     case $op in
-      decode) only=(--only float16) ;;
+      decode) only=(--only "d128 f16") ;;
       prefill) only=(--only lists) ;;  # all of them take longer than everything else together
     esac
     step "racecheck_$op" 120 compute-sanitizer --tool racecheck --error-exitcode 1 "${bench[@]}" \

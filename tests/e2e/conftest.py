@@ -30,11 +30,11 @@ class Server:
         self.reader.start()
 
     def client(self, **options):
-        options = {"api_key": KEY, "max_retries": 0, "timeout": 120} | options
+        options = {"api_key": KEY, "max_retries": 0, "timeout": 600} | options
         return openai.OpenAI(base_url=f"http://127.0.0.1:{self.port}/v1", **options)
 
     def request(self, method, path, body=None, **headers):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
         headers = {"Authorization": f"Bearer {KEY}"} | headers
         if body is not None:
             headers.setdefault("Content-Type", "application/json")
