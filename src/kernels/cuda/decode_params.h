@@ -103,7 +103,7 @@ struct DecodeParams {
   // kv heads: sparse 1, a list has its own.
   // f32, of 64 latent rows float16: [slots, kv heads * row_tiles, rows, head_dim_v]
   void* partial_out = nullptr;
-  float* partial_ml = nullptr;  // [slots, kv heads * row_tiles, rows, 2] running max (log2), sum
+  float* partial_ml = nullptr;  // [slots, kv heads * row_tiles, rows, 2] base (log2), sum
 
   // Sparse: list i visits listed[first_tile + j], j below visited_tokens[i] / 64, in increasing
   // order, and no others. Every head of every sequence is in one list. Null: all tiles.
