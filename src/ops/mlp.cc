@@ -18,6 +18,10 @@ size_t StagedBytes(Precision precision, int64_t rows, int64_t cols) {
          (precision == Precision::kBF16 ? sizeof(uint16_t) : sizeof(float));
 }
 
+// Where up begins inside a panel, a panel of gate needs two of up: then gate and up are one
+// product.
+bool Fuses(int64_t intermediate) { return intermediate % kernels::kPanelColumns == 0; }
+
 Status RunWhole(const Weights& weights, const Args& args, Context& context) {
   const int64_t rows = args.output.shape[0];
   const int64_t intermediate = weights.down->cols();
@@ -39,7 +43,7 @@ Plan MakePlan(Precision precision, int64_t hidden, int64_t intermediate, int64_t
               Gemm gemm) {
   size_t bytes = Arena::Align(StagedBytes(precision, max_rows, intermediate)) +
                  Arena::Align(StagedBytes(precision, max_rows, hidden));
-  if (gemm == Gemm::kOneDnn) {
+  if (gemm == Gemm::kOneDnn || !Fuses(intermediate)) {
     const auto linear = [&](int64_t rows, int64_t cols) {
       return linear::MakePlan(precision, rows, cols, max_rows, gemm).workspace_bytes;
     };
@@ -60,7 +64,7 @@ Status Run(const Plan& plan, const Weights& weights, const Args& args, Context& 
   FATHOM_CHECK(args.output.shape[0] <= plan.max_rows, "mlp of {} rows, planned for {}",
                args.output.shape[0], plan.max_rows);
   const ArenaScope scope(context.arena);
-  if (gate_up.onednn() != nullptr || down.onednn() != nullptr) {
+  if (gate_up.onednn() != nullptr || down.onednn() != nullptr || !Fuses(down.cols())) {
     return RunWhole(weights, args, context);
   }
   const int64_t max_rows = args.output.shape[0];

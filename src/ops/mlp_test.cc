@@ -81,7 +81,8 @@ struct Layer {
 TEST(Mlp, HasTheBitsOfItsStepsOneByOne) {
   for (const std::string& isa : ops::testing::RunnableIsas()) {
     for (const Precision precision : {Precision::kF32, Precision::kBF16}) {
-      for (const auto& [hidden, intermediate] : {std::pair{70, 64}, {64, 75}, {33, 500}}) {
+      for (const auto& [hidden, intermediate] :
+           {std::pair{70, 64}, {64, 75}, {33, 512}, {33, 500}}) {
         Rig rig({.threads = 2, .isa = isa});
         const Layer layer(hidden, intermediate, precision, rig);
         for (const int64_t rows : {1, 40, 150}) {

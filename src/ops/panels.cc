@@ -85,6 +85,7 @@ void MultiplyGatedPanels(const kernels::cpu::KernelTable& cpu, const RowsView& a
   constexpr int64_t kBlockRows = 96;
   constexpr int64_t kSums = kBlockRows * 3 * kPanel;
   alignas(64) std::array<float, kSums> sums;
+  if (num_rows == 0) return;
   const int64_t dim = gate_up.rows() / 2;
   const int64_t blocks = (num_rows + kBlockRows - 1) / kBlockRows;
   const int64_t block_rows = (num_rows + blocks - 1) / blocks;
@@ -100,8 +101,10 @@ void MultiplyGatedPanels(const kernels::cpu::KernelTable& cpu, const RowsView& a
     for (int64_t i = 0; i < blocks; ++i) {
       const int64_t row = num_rows * i / blocks;
       const int64_t rows = num_rows * (i + 1) / blocks - row;
-      const auto at = [&](int64_t j) {  // the j-th panel of the run
-        return j < gates ? panel + j : j < gates + ups ? up + j - gates : panel + gates;
+      const auto at = [&](int64_t j) {  // the j-th panel of the run, and what is read after it
+        if (j < gates) return panel + j;
+        if (j < gates + ups) return up + j - gates;
+        return i + 1 < blocks ? panel : panel + gates;
       };
       for (int64_t j = 0; j < gates + ups; ++j) {
         MultiplyPanel(cpu, a.From(row), gate_up, at(j), rows, sums.data() + j * kPanel, stride,

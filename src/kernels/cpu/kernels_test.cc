@@ -122,7 +122,11 @@ TEST_P(Kernels, GemmMatchesF64AndItsRowsDoNotDependOnTheBatch) {
                                   {13, 20, 576},
                                   {32, 32, 130},
                                   {61, 5, 1000},
-                                  {101, 32, 700}}) {
+                                  {101, 32, 700},
+                                  // More than one slice of the panel.
+                                  {13, 20, 2049},
+                                  {26, 5, 2050},
+                                  {101, 32, 4097}}) {
       const auto w = RandomFloats(static_cast<size_t>(n) * k, 1);
       auto x = RandomFloats(static_cast<size_t>(m) * k, 2);
       const auto w16 = ToBf16(w);
