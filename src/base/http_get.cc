@@ -56,7 +56,10 @@ class Exchange {
 
  private:
   bool Failed(error_code error, const char* step) {
-    if (error) failure_ = fmt::format("cannot {}: {}", step, error.message());
+    // The stream has the same deadline as the loop: which of the two notices first says nothing.
+    if (error && error != beast::error::timeout) {
+      failure_ = fmt::format("cannot {}: {}", step, error.message());
+    }
     return static_cast<bool>(error);
   }
 
