@@ -132,7 +132,8 @@ Result<ops::AttentionCase> CaseOf(const BenchAttentionOptions& o) {
   }
   const std::optional<DType> dtype = DTypeFromName(o.dtype);
   if (!dtype) {
-    return Err(Code::kInvalidArgument, "--dtype {}: expected BF16, F16, F32, ...", o.dtype);
+    return Err(Code::kInvalidArgument,
+               "--dtype {}: expected BF16, F16, F32, F8_E4M3, I8, U8, I32, I64 or BOOL", o.dtype);
   }
   made.dtype = *dtype;
   made.call.cache = o.cache == "int8"  ? cost::CacheEncoding::kInt8
