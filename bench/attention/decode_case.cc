@@ -247,7 +247,7 @@ DecodeRun::DecodeRun(DecodeCase shape, const ops::DecodeAttentionOptions& option
   int64_t second_offset = page_rows * first_dim * ElementBytes(c);
   int64_t page_bytes = second_offset + page_rows * second_dim * ElementBytes(c);
   if (quantised && IsLatent(c)) {
-    // A token is 512 codes, a scale for each 128, and 64 bf16.
+    // A token is 512 codes, a scale for each 128, and 64 elements of 16 bits.
     constexpr int kGroup = 128;
     second_offset = first_dim + first_dim / kGroup * 4;
     const int64_t token_bytes = second_offset + second_dim * 2;

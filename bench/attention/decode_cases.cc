@@ -35,7 +35,7 @@ const char* CodeName(const DecodeCase& c) {
 }
 
 std::string Label(const DecodeCase& c) {
-  const char* type = c.float16 ? " f16" : CodeName(c);
+  const std::string type = fmt::format("{}{}", CodeName(c), c.float16 ? " f16" : "");
   return c.dim_qk > c.dim_v
              ? fmt::format("mla {}h{}", c.num_heads, type)
              : fmt::format("gqa {}/{}h d{}{}", c.num_heads, c.num_kv_heads, c.dim_v, type);
@@ -77,7 +77,6 @@ void AddSparseChecks(std::vector<DecodeCase>* cases) {
       roles.learned_rows = rows;
       add(table, roles, fmt::format("policy table, {} learned rows", rows));
     }
-    if (code != CacheCode::kBf16) continue;
     table.float16 = true;
     add(table, roles, "policy table, 256 learned rows, float16");
   }
@@ -164,14 +163,17 @@ std::vector<DecodeCase> DecodeCheckCases() {
   wide.query_tokens = {4, 1, 2};
   add(wide, "several query tokens");
   AddSparseChecks(&cases);
-  for (DecodeCase c :
-       {Gqa(32, 8, 128, odd), Gqa(28, 4, 128, {5000, 77}), Gqa(12, 12, 64, odd),
-        Gqa(16, 1, 64, {8, 300, 129}), Mla(16, odd), Mla(40, odd), Mla(128, odd),
-        Mla(16, {5000, 77}), Mla(128, {5000, 77}), Mla(128, {8, 300, 129}), Mla(16, {40000})}) {
-    c.float16 = true;
-    if (c.kv_lengths.size() == 2) c.logit_scale = 40;
-    if (c.kv_lengths.size() == 3) c.query_tokens = {8, 3, 1};
-    add(std::move(c), "float16");
+  for (const CacheCode code : {CacheCode::kBf16, CacheCode::kInt8, CacheCode::kE4m3}) {
+    for (DecodeCase c :
+         {Gqa(32, 8, 128, odd), Gqa(28, 4, 128, {5000, 77}), Gqa(12, 12, 64, odd),
+          Gqa(16, 1, 64, {8, 300, 129}), Mla(16, odd), Mla(40, odd), Mla(128, odd),
+          Mla(16, {5000, 77}), Mla(128, {5000, 77}), Mla(128, {8, 300, 129}), Mla(16, {40000})}) {
+      c.code = code;
+      c.float16 = true;
+      if (c.kv_lengths.size() == 2) c.logit_scale = 40;
+      if (c.kv_lengths.size() == 3) c.query_tokens = {8, 3, 1};
+      add(std::move(c), "float16");
+    }
   }
   std::vector<int32_t> unequal(64, 1024);
   unequal[5] = 65536;
@@ -202,7 +204,11 @@ std::vector<DecodeCase> DecodeTimeCases() {
     const std::vector<int32_t> lengths(row.batch, row.context_k * 1024);
     for (DecodeCase c : {Gqa(32, 8, 128, lengths), Mla(16, lengths), Mla(128, lengths)}) {
       c.float16 = true;
-      add(std::move(c), fmt::format("{} x {}k", row.batch, row.context_k));
+      for (const CacheCode code : {CacheCode::kBf16, CacheCode::kInt8, CacheCode::kE4m3}) {
+        if (code != CacheCode::kBf16 && c.num_heads == 128) continue;  // 16 rows a block
+        c.code = code;
+        add(c, fmt::format("{} x {}k", row.batch, row.context_k));
+      }
     }
   }
   for (const CacheCode code : {CacheCode::kInt8, CacheCode::kE4m3}) {

@@ -69,6 +69,10 @@ def test_window_and_quantised_caches_shrink_the_floor():
     bf16 = explain("--heads", "16", "--dims", "mla", "--lengths", "32x8k")
     fp8 = explain("--heads", "16", "--dims", "mla", "--lengths", "32x8k", "--cache", "fp8")
     assert 1.7 < bf16["bytes"] / fp8["bytes"] < 1.76
+    f16 = explain("--heads", "16", "--dims", "mla", "--lengths", "32x8k", "--cache", "fp8",
+                  "--dtype", "F16")
+    assert f16["shape"] == "mla 16h e4m3 f16 32 x 8k" and f16["bytes"] == fp8["bytes"]
+    assert f16["kernel"]["family"] == "mla_576_512_quantised_f16"
 
 
 def test_other_gpus_and_bad_values_are_named():

@@ -35,6 +35,7 @@ struct Case {
   std::optional<ops::sparse::Policy> policy = {};
   bool float16 = false;
   Weights weights = Weights::kRandom;
+  int infinite_row = -1;  // of [tokens, heads]: its query has an infinite element
 };
 
 void Check(const Case& c, uint64_t seed, std::vector<uint16_t>* result = nullptr) {
@@ -57,7 +58,8 @@ void Check(const Case& c, uint64_t seed, std::vector<uint16_t>* result = nullptr
   for (int i = 0; i < 2; ++i) {
     planes[i] =
         HostPlane(table, c.kv_lengths, c.page_tokens, c.kv_heads, dims[i], c.value_scale, noise);
-    if (c.float16) planes[i].ToFloat16();
+    const bool codes = c.code != CacheCode::kBf16 && (i == 0 || !latent);
+    if (c.float16 && !codes) planes[i].ToFloat16();
   }
   const size_t q_size = static_cast<size_t>(tokens) * c.heads * c.dim_qk;
   auto q = noise.Elements(q_size, c.logit_scale / c.value_scale, c.float16);
@@ -79,6 +81,9 @@ void Check(const Case& c, uint64_t seed, std::vector<uint16_t>* result = nullptr
         }
       }
     }
+  }
+  if (c.infinite_row >= 0) {
+    q[static_cast<size_t>(c.infinite_row) * c.dim_qk + 3] = bench::F32ToElement(1e9F, c.float16);
   }
   std::vector<uint16_t> out(static_cast<size_t>(tokens) * c.heads * c.dim_v, 0xffff);
   std::vector<float> lse(static_cast<size_t>(tokens) * c.heads, NAN);
@@ -202,6 +207,13 @@ void Check(const Case& c, uint64_t seed, std::vector<uint16_t>* result = nullptr
       for (int h = 0; h < c.heads; ++h) {
         const int kv_head = h / (c.heads / c.kv_heads);
         const size_t row = static_cast<size_t>(starts[b] + j) * c.heads + h;
+        if (static_cast<int>(row) == c.infinite_row) {
+          for (int d = 0; d < c.dim_v; ++d) {
+            const uint16_t bits = out[row * c.dim_v + d];
+            EXPECT_TRUE(std::isnan(bench::ElementToF32(bits, c.float16))) << d;
+          }
+          continue;
+        }
         const int visible = c.kv_lengths[b] - (queries - 1 - j);
         const bool off = sparse && sparse->PolicyOf(h).role == ops::sparse::HeadRole::kOff;
         const int learned_rows = learned && !off ? c.policy->learned_rows : 0;
@@ -419,6 +431,72 @@ TEST(EmulatedDecode, Float16) {
   }
 }
 
+TEST(EmulatedDecode, Float16OverQuantised) {
+  for (const CacheCode code : {CacheCode::kInt8, CacheCode::kE4m3}) {
+    for (const uint64_t seed : Seeds({1, 2, 3})) {
+      Check(
+          {.name = "odd lengths", .kv_lengths = {1, 63, 65, 0, 200}, .code = code, .float16 = true},
+          seed);
+      Check({.name = "d128, pages of 16, merged",
+             .heads = 8,
+             .dim_qk = 128,
+             .dim_v = 128,
+             .kv_lengths = {130, 700, 8},
+             .page_tokens = 16,
+             .query_tokens = {2, 1, 4},
+             .code = code,
+             .num_sms = 8,
+             .float16 = true},
+            seed);
+      Check({.name = "group of 20, spans, large logits",
+             .heads = 20,
+             .kv_heads = 1,
+             .kv_lengths = {600, 77},
+             .page_tokens = 128,
+             .reduction = ops::Reduction::kSpans,
+             .code = code,
+             .logit_scale = 40,
+             .float16 = true},
+            seed);
+      Check({.name = "window and anchors, learned rows",
+             .kv_lengths = {1, 700, 65},
+             .code = code,
+             .policy = {{.heads = {{ops::sparse::HeadRole::kLocal, 100, 10}},
+                         .learned_rows = seed == 1 ? 100 : 0}},
+             .float16 = true},
+            seed);
+      Case mla = {.kv_heads = 1, .dim_qk = 576, .dim_v = 512, .code = code, .float16 = true};
+      mla.name = "mla 16";
+      mla.heads = 16;
+      mla.kv_lengths = {1, 65, 0, 257};
+      mla.num_sms = 3;
+      Check(mla, seed);
+      mla.name = "mla 20, several queries, pages of 16, large logits";
+      mla.heads = 20;
+      mla.kv_lengths = {70, 130};
+      mla.page_tokens = 16;
+      mla.query_tokens = {2, 1};
+      mla.num_sms = 6;
+      mla.logit_scale = 20;
+      Check(mla, seed);
+    }
+  }
+}
+
+// Integers have no infinity.
+TEST(EmulatedDecode, InfiniteQueriesAreSeenInTheOutput) {
+  for (const CacheCode code : {CacheCode::kInt8, CacheCode::kE4m3}) {
+    Case c = {.name = "heads", .kv_lengths = {70, 300}, .code = code, .float16 = true};
+    c.infinite_row = 5;
+    Check(c, 6);
+    c.name = "latents";
+    c.kv_heads = 1;
+    c.dim_qk = 576;
+    c.dim_v = 512;
+    Check(c, 6);
+  }
+}
+
 // What float16 probabilities could not hold: too large, or so small that they would be zeros.
 void CheckWeights(Case c) {
   for (const Weights weights : {Weights::kSink, Weights::kRising, Weights::kSteepRise}) {
@@ -447,6 +525,12 @@ TEST(EmulatedDecode, UnevenWeights) {
   CheckWeights(mla);
   mla.heads = 64;
   CheckWeights(mla);
+  for (const CacheCode code : {CacheCode::kInt8, CacheCode::kE4m3}) {
+    CheckWeights({.kv_lengths = {330, 1, 64}, .code = code});
+    mla.heads = 16;
+    mla.code = code;
+    CheckWeights(mla);
+  }
 }
 
 TEST(EmulatedDecode, Float16Latents) {

@@ -63,7 +63,7 @@ namespace {
 float Quantise(const uint16_t* row, int count, bool int8, uint8_t* codes, float* exact) {
   float peak = 0;
   for (int d = 0; d < count; ++d) peak = std::max(peak, std::abs(Bf16ToF32(row[d])));
-  const float scale = peak / (int8 ? 127.f : kernels::cuda::kE4m3Max);
+  const float scale = peak > 0 ? peak / (int8 ? 127.f : kernels::cuda::kE4m3Max) : 1.f;
   for (int d = 0; d < count; ++d) {
     const float x = Bf16ToF32(row[d]) / scale;
     const auto integer = static_cast<int8_t>(int8 ? std::nearbyint(x) : 0);

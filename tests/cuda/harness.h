@@ -97,7 +97,7 @@ struct QuantisedPlane {
   QuantisedPlane() = default;
   QuantisedPlane(HostPlane* plane, kernels::cuda::CacheCode code, const PageTable& table,
                  const std::vector<int32_t>& kv_lengths);
-  // A latent plane as tokens of 656 bytes: 512 codes, four scales, 64 bf16 of `rope`.
+  // A latent plane as tokens of 656 bytes: 512 codes, four scales, 64 elements of `rope`.
   QuantisedPlane(HostPlane* latents, const HostPlane& rope, kernels::cuda::CacheCode code,
                  const PageTable& table, const std::vector<int32_t>& kv_lengths);
   // At a byte of those tokens.

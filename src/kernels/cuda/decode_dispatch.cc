@@ -5,10 +5,12 @@ namespace fathom::kernels::cuda {
 cudaError_t RunDecodeSm90(int dim_qk, int dim_v, int rows, const DecodeParams& params,
                           cudaStream_t stream) {
   if (dim_v == 512 && params.code == CacheCode::kInt8) {
-    return RunDecodeLatentSm90<CacheCode::kInt8>(params, stream);
+    return params.float16 ? RunDecodeLatentSm90<CacheCode::kInt8, true>(params, stream)
+                          : RunDecodeLatentSm90<CacheCode::kInt8>(params, stream);
   }
   if (dim_v == 512 && params.code == CacheCode::kE4m3) {
-    return RunDecodeLatentSm90<CacheCode::kE4m3>(params, stream);
+    return params.float16 ? RunDecodeLatentSm90<CacheCode::kE4m3, true>(params, stream)
+                          : RunDecodeLatentSm90<CacheCode::kE4m3>(params, stream);
   }
   if (params.free_warps) return RunDecodeWarpsSm90(params.code, dim_v, rows, params, stream);
 #define FATHOM_DECODE(QK, V, ROWS)                                           \
@@ -36,18 +38,19 @@ cudaError_t RunDecodeSm90(int dim_qk, int dim_v, int rows, const DecodeParams& p
 
 cudaError_t RunDecodeWarpsSm90(CacheCode code, int dim, int rows, const DecodeParams& params,
                                cudaStream_t stream) {
-#define FATHOM_DECODE(CODE, DIM, ROWS, FLOAT16)                                                 \
-  if (code == CacheCode::CODE && dim == (DIM) && rows == (ROWS) && params.float16 == (FLOAT16)) \
-  return RunDecodeWarpsSm90<CacheCode::CODE, DIM, ROWS, FLOAT16>(params, stream)
-#define FATHOM_DECODE_SHAPES(CODE, FLOAT16) \
-  FATHOM_DECODE(CODE, 64, 8, FLOAT16);      \
-  FATHOM_DECODE(CODE, 64, 16, FLOAT16);     \
-  FATHOM_DECODE(CODE, 128, 8, FLOAT16);     \
-  FATHOM_DECODE(CODE, 128, 16, FLOAT16)
-  FATHOM_DECODE_SHAPES(kBf16, false);
-  FATHOM_DECODE_SHAPES(kBf16, true);
-  FATHOM_DECODE_SHAPES(kInt8, false);
-  FATHOM_DECODE_SHAPES(kE4m3, false);
+#define FATHOM_DECODE(CODE, DIM, ROWS)                                                           \
+  if (code == CacheCode::CODE && dim == (DIM) && rows == (ROWS)) {                               \
+    return params.float16 ? RunDecodeWarpsSm90<CacheCode::CODE, DIM, ROWS, true>(params, stream) \
+                          : RunDecodeWarpsSm90<CacheCode::CODE, DIM, ROWS>(params, stream);      \
+  }
+#define FATHOM_DECODE_SHAPES(CODE) \
+  FATHOM_DECODE(CODE, 64, 8)       \
+  FATHOM_DECODE(CODE, 64, 16)      \
+  FATHOM_DECODE(CODE, 128, 8)      \
+  FATHOM_DECODE(CODE, 128, 16)
+  FATHOM_DECODE_SHAPES(kBf16)
+  FATHOM_DECODE_SHAPES(kInt8)
+  FATHOM_DECODE_SHAPES(kE4m3)
 #undef FATHOM_DECODE_SHAPES
 #undef FATHOM_DECODE
   return cudaErrorNotSupported;

@@ -63,7 +63,7 @@ struct DecodeParams {
   PagedPlane plane[2];  // GQA: keys, values. MLA: latents (512), rotated shared keys (64).
   // Of quantised planes, f32. GQA: one a token and head, tokens of a head behind each other. MLA:
   // one for each 128 of a token's latents, in scales[0], behind the codes; behind them the rotated
-  // keys: a token is one record of 512 codes, four scales and 64 bf16.
+  // keys: a token is one record of 512 codes, four scales and 64 bf16 or float16.
   PagedPlane scales[2];
   int64_t num_pages = 0;                // page ids are below this
   const int32_t* page_table = nullptr;  // [num_sequences, page_table_stride]
@@ -113,7 +113,9 @@ struct DecodeParams {
   const uint64_t* masks = nullptr;
   int32_t num_lists = 0;
 
-  bool float16 = false;  // queries, cache and output: float16 where they are said to be bf16
+  // Queries, what is not quantised of the cache, and output: float16 where they are said to be
+  // bf16.
+  bool float16 = false;
 };
 
 }  // namespace fathom::kernels::cuda

@@ -54,11 +54,12 @@ inline constexpr float kNoBase = -3.402823466e38f;
 // Float16 ends at 2^16 and keeps 11 bits down to 2^-14, then absolute steps of 2^-24: the base lies
 // so far below the maximum that the largest probabilities come to 2^15. What steps and zeros lose
 // of all keys' weight is then below 2^-40 a key where the base follows the maximum at once, 2^-32
-// where it waits until that has grown by 2^kSlack.
-template <bool kFloat16, int kSlack = 0>
+// where it waits until that has grown by 2^kSlack, or where that and factors of up to 2^kFactor,
+// which probabilities are multiplied by, come to 2^8.
+template <bool kFloat16, int kSlack = 0, int kFactor = 0>
 struct ProbabilityRange {
   // The base below the maximum when it moves, and the largest exponent before it has to.
-  static constexpr float kLift = kFloat16 ? 15 - kSlack : 0;
+  static constexpr float kLift = kFloat16 ? 15 - kSlack - kFactor : 0;
   static constexpr float kReach = kLift + kSlack;
   // Where sums tell instead (kSlack then only lowers kLift): the base stays while every sum of 16
   // or 32 probabilities is below this. So float16 ones fit, and bf16 ones leave the outputs and row

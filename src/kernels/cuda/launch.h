@@ -29,7 +29,8 @@ struct LaunchShape {
 cudaError_t PrepareDecode(const DecodeParams& params, cudaStream_t stream);
 
 // kDimQk x kDimV: 64 x 64, 128 x 128, 576 x 512 (MLA). kRows: 8 (not MLA), 16, 32, 64 (not MLA).
-// kFloat16, here and below: queries, cache and output in place of bf16.
+// kFloat16, here and below: queries, what is not quantised of the cache, and output in place of
+// bf16.
 template <int kDimQk, int kDimV, int kRows, bool kFloat16 = false>
 cudaError_t RunDecodeSm90(const DecodeParams& params, cudaStream_t stream);
 
@@ -38,7 +39,7 @@ template <bool kFloat16 = false>
 cudaError_t RunDecodeWideSm90(const DecodeParams& params, cudaStream_t stream);
 
 // MLA from a quantised latent cache, 16 rows a block.
-template <CacheCode kCode>
+template <CacheCode kCode, bool kFloat16 = false>
 cudaError_t RunDecodeLatentSm90(const DecodeParams& params, cudaStream_t stream);
 
 // For GPUs without wgmma. kDim: 64, 128; kRows: 8, 16.

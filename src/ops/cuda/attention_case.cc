@@ -53,10 +53,10 @@ std::string InK(int64_t tokens) {
 
 std::string AttentionCase::Name() const {
   std::string name;
-  const char* const code = call.cache == cost::CacheEncoding::kInt8  ? "int8 "
-                           : call.cache == cost::CacheEncoding::kFp8 ? "e4m3 "
-                           : decode && dtype == DType::kF16          ? "f16 "
-                                                                     : "";
+  const char* const cache = call.cache == cost::CacheEncoding::kInt8  ? "int8 "
+                            : call.cache == cost::CacheEncoding::kFp8 ? "e4m3 "
+                                                                      : "";
+  const std::string code = fmt::format("{}{}", cache, decode && dtype == DType::kF16 ? "f16 " : "");
   if (!decode && call.expanded_from != 0) {
     name = fmt::format("mla {}h {}", call.heads, call.causal ? "" : "full ");
   } else if (!decode) {
@@ -91,7 +91,7 @@ std::string AttentionCase::Name() const {
   }
   if (call.window >= 0) name += fmt::format(", window {} + {} first", call.window, call.anchors);
   if (!decode && dtype == DType::kF16) name += ", float16";
-  if (!decode && *code != 0) name += fmt::format(", {}cache", code);
+  if (!decode && !code.empty()) name += fmt::format(", {}cache", code);
   return name;
 }
 

@@ -18,7 +18,7 @@ struct AttentionCase {
 
   // As in benchmark results: "gqa 32/8h d128 1 x 8k", "mla 16h 32 x 8k", "32/8h d128 causal 16 x
   // 1024", "32/8h d128 causal 512 of 65536", "gqa 32/8h d128 1 x 64k + 63 x 1k"; in float16 "gqa
-  // 32/8h d128 f16 1 x 8k", "32/8h d128 causal 16 x 1024, float16".
+  // 32/8h d128 f16 1 x 8k", "mla 16h int8 f16 1 x 8k", "32/8h d128 causal 16 x 1024, float16".
   std::string Name() const;
 
   DecodeAttentionShape DecodeShape() const;

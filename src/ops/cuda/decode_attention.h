@@ -26,9 +26,9 @@ struct DecodeAttentionShape {
   int32_t head_dim_v = 0;    // MLA: 512
   int32_t page_tokens = 64;
   int32_t max_kv_tokens = 0;
-  DType dtype = DType::kBF16;  // of queries, cache and output; kF16: not quantised
+  DType dtype = DType::kBF16;  // of queries, output and what is not quantised of the cache
   // How the cache is stored; kBf16: as `dtype` says. Quantised: one scale a token and head; MLA:
-  // one for each 128 latents of a token, rotated keys in bf16.
+  // one for each 128 latents of a token, rotated keys as `dtype` says.
   kernels::cuda::CacheCode code = kernels::cuda::CacheCode::kBf16;
   // Only listed tiles are visited (ops/cuda/tile_lists.h); max_kv_tokens bounds those of one list.
   // GQA, pages of 64 or 128.

@@ -121,8 +121,12 @@ TEST(PlanDecodeAttention, RefusalsSayWhy) {
   queries.max_query_tokens = 8;
   auto lists = Gqa(32, 8192);
   lists.tile_lists = true;
+  auto codes = Gqa(32, 8192);
+  codes.code = cuda::CacheCode::kInt8;
+  auto latent_codes = Mla(16, 1, 8192);
+  latent_codes.code = cuda::CacheCode::kE4m3;
   for (auto alike : {Gqa(1, 100), Gqa(32, 8192), queries, lists, Mla(16, 1, 8192), Mla(24, 1, 8192),
-                     Mla(128, 1, 8192)}) {
+                     Mla(128, 1, 8192), codes, latent_codes}) {
     alike.dtype = DType::kF16;
     const auto of_f16 = PlanDecodeAttention(alike, {}, kH200);
     ASSERT_TRUE(of_f16) << of_f16.error().message;
@@ -130,13 +134,16 @@ TEST(PlanDecodeAttention, RefusalsSayWhy) {
     alike.dtype = DType::kBF16;
     const auto of_bf16 = PlanDecodeAttention(alike, {}, kH200);
     EXPECT_EQ(of_f16->kernel.kind, of_bf16->kernel.kind) << of_f16->kernel.family;
+    EXPECT_EQ(of_f16->kernel.quantised, of_bf16->kernel.quantised);
     EXPECT_EQ(of_f16->rows, of_bf16->rows);
     EXPECT_EQ(of_f16->workspace_bytes, of_bf16->workspace_bytes);
   }
   shape.code = cuda::CacheCode::kInt8;
+  EXPECT_STREQ(PlanDecodeAttention(shape, {}, kH200)->kernel.family, "gqa_d128_quantised_f16");
+  shape.dtype = DType::kF32;
   EXPECT_NE(PlanDecodeAttention(shape, {}, kH200)
                 .error()
-                .message.find("gqa_d128_quantised (dtype BF16 only, not F16)"),
+                .message.find("gqa_d128_quantised_f16 (dtype F16 only, not F32)"),
             std::string::npos);
   auto latent = Mla(16, 1, 100);
   latent.num_kv_heads = 2;

@@ -32,6 +32,8 @@ TEST(AttentionCase, NamesAreThoseOfTheResults) {
   AttentionCase float16 = Case(true, "16", "mla", "8k");
   float16.dtype = DType::kF16;
   EXPECT_EQ(float16.Name(), "mla 16h f16 1 x 8k");
+  float16.call.cache = cost::CacheEncoding::kInt8;
+  EXPECT_EQ(float16.Name(), "mla 16h int8 f16 1 x 8k");
   float16 = Case(false, "16", "mla", "4k");
   float16.dtype = DType::kF16;
   EXPECT_EQ(float16.Name(), "mla 16h 1 x 4096, float16");

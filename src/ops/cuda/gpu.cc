@@ -76,8 +76,9 @@ constexpr AttentionKernel Warps(const char* family) {
           TypeOf(kFloat16)};
 }
 
+template <bool kFloat16>
 constexpr AttentionKernel Latent(const char* family) {
-  using Config = sm90::LatentConfig<CacheCode::kInt8>;
+  using Config = sm90::LatentConfig<CacheCode::kInt8, kFloat16>;
   return {family,
           Config::kDimV + Config::kRope,
           Config::kDimV,
@@ -87,7 +88,9 @@ constexpr AttentionKernel Latent(const char* family) {
           1,
           Config::kSharedBytes,
           KernelKind::kWarps,
-          true};
+          true,
+          false,
+          TypeOf(kFloat16)};
 }
 
 template <int kDim, int kRows, bool kFloat16>
@@ -193,7 +196,12 @@ constexpr std::array kDecode = {
     Warps<CacheCode::kInt8, 64, 16>("gqa_d64_quantised"),
     Warps<CacheCode::kInt8, 128, 8>("gqa_d128_quantised"),
     Warps<CacheCode::kInt8, 128, 16>("gqa_d128_quantised"),
-    Latent("mla_576_512_quantised"),
+    Latent<false>("mla_576_512_quantised"),
+    Warps<CacheCode::kInt8, 64, 8, true>("gqa_d64_quantised_f16"),
+    Warps<CacheCode::kInt8, 64, 16, true>("gqa_d64_quantised_f16"),
+    Warps<CacheCode::kInt8, 128, 8, true>("gqa_d128_quantised_f16"),
+    Warps<CacheCode::kInt8, 128, 16, true>("gqa_d128_quantised_f16"),
+    Latent<true>("mla_576_512_quantised_f16"),
     PortableDecode<64, 8, false>("gqa_d64_portable"),
     PortableDecode<64, 16, false>("gqa_d64_portable"),
     PortableDecode<128, 8, false>("gqa_d128_portable"),

@@ -103,7 +103,12 @@ inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
   return out;
 }
 
-inline int __float2int_rn(float x) { return static_cast<int>(std::nearbyint(x)); }
+inline int __float2int_rn(float x) {  // NaN: 0; beyond integers: the last one
+  constexpr float kBeyond = 2147483648.F;
+  if (std::isnan(x)) return 0;
+  if (std::abs(x) >= kBeyond) return x > 0 ? 2147483647 : -2147483647 - 1;
+  return static_cast<int>(std::nearbyint(x));
+}
 
 template <class T>
 T __ldg(const T* from) {

@@ -7,9 +7,11 @@
 
 namespace fathom::kernels::cuda::sm90 {
 
-template <CacheCode kCode_>
+// kFloat16: queries, rotated keys and output are float16 instead of bf16.
+template <CacheCode kCode_, bool kFloat16_>
 struct LatentConfig {
   static constexpr CacheCode kCode = kCode_;
+  static constexpr bool kFloat16 = kFloat16_;
   static constexpr int kDimV = 512;
   static constexpr int kRope = 64;
   static constexpr int kScaleGroup = kLatentScaleGroup;

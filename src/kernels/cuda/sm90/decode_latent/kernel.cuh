@@ -1,9 +1,9 @@
 #pragma once
 // MLA decode from a quantised latent cache: 512 codes with a scale for each 128, rotated keys in
-// bf16. As in decode_warps, warps take 16 keys of a tile and mma.sync; here two of them share the
-// keys: each multiplies half of the elements, they add their scores through shared memory, and each
-// sums half of the output's columns. A group's scale multiplies its part of the scores, and, for
-// values, the probabilities.
+// bf16 or float16. As in decode_warps, warps take 16 keys of a tile and mma.sync; here two of them
+// share the keys: each multiplies half of the elements, they add their scores through shared
+// memory, and each sums half of the output's columns. A group's scale multiplies its part of the
+// scores, and, for values, the probabilities.
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/element_type.cuh"
@@ -16,6 +16,7 @@
 #include "kernels/cuda/sm90/decode/tile_walk.cuh"
 #include "kernels/cuda/sm90/decode/write_empty.cuh"
 #include "kernels/cuda/sm90/decode_latent/config.h"
+#include "kernels/cuda/sm90/decode_warps/config.h"
 #include "kernels/cuda/sm90/decode_warps/convert.cuh"
 
 namespace fathom::kernels::cuda::sm90 {
@@ -64,6 +65,9 @@ class LatentConsumer {
   static constexpr int kOwnGroups = Config::kGroups / Config::kHalves;
   static constexpr int kGroupTiles = Config::kScaleGroup / 16;  // of 16 output columns
   static constexpr int kOwnKeys = 16;
+  using Type = ElementType<Config::kFloat16>;
+  using Slack = WarpsSlack</*kQuantised=*/true, Config::kFloat16>;
+  using Range = ProbabilityRange<Config::kFloat16, Slack::kScores, Slack::kScales>;
 
   __device__ __forceinline__ LatentConsumer(const DecodeParams& params,
                                             const LatentShared<Config>& shared, int row_tile)
@@ -131,7 +135,7 @@ class LatentConsumer {
       rope.x = __ldg(reinterpret_cast<const uint32_t*>(q_pe));
       rope.y = __ldg(reinterpret_cast<const uint32_t*>(q_pe + 8));
     }
-    const float peak = QueryPeak(v);
+    const float peak = QueryPeak<Config::kFloat16>(v);
     Sync();  // the last item's products have read the old queries
     if (lane_ % 4 == 0) {
       ptx::StoreShared(shared_.peaks + (stretch * Config::kRows + row) * 4, peak);
@@ -144,14 +148,15 @@ class LatentConsumer {
       const int step = stretch * kOwnSteps + s;
       if constexpr (Config::kCode == CacheCode::kInt8) {
         uint32_t high[2], low[2];
-        Int8Query(v[s], factor, high[0], low[0]);
-        Int8Query(v[s + 1], factor, high[1], low[1]);
+        Int8Query<Config::kFloat16>(v[s], factor, high[0], low[0]);
+        Int8Query<Config::kFloat16>(v[s + 1], factor, high[1], low[1]);
         ptx::StoreShared(Int8QueryAt(step, j), make_uint4(high[0], high[1], low[0], low[1]));
       } else {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          ptx::StoreShared(QueryAt(step + i, j), make_uint2(ScaleToF16(v[s + i].x, factor),
-                                                            ScaleToF16(v[s + i].y, factor)));
+          ptx::StoreShared(QueryAt(step + i, j),
+                           make_uint2(ScaleToF16<Config::kFloat16>(v[s + i].x, factor),
+                                      ScaleToF16<Config::kFloat16>(v[s + i].y, factor)));
         }
       }
     }
@@ -174,7 +179,7 @@ class LatentConsumer {
     for (int i = 0; i < Config::kWarps / 2; ++i) {
       peak = fmaxf(peak, ptx::LoadSharedFloat(shared_.peaks + (i * Config::kRows + row) * 4));
     }
-    return QueryFactor(peak);
+    return QueryFactor<Config::kFloat16>(peak);
   }
 
   __device__ __forceinline__ void StartItem() {
@@ -305,7 +310,7 @@ class LatentConsumer {
 #pragma unroll
       for (int j = 0; j < kRowTiles; ++j) {
         const uint2 q = ptx::LoadSharedPair(QueryAt(Config::kCodeSteps + step, j));
-        ptx::Mma(s[j], a, q.x, q.y);
+        Type::Multiply(s[j], a, q.x, q.y);
       }
     }
   }
@@ -346,13 +351,12 @@ class LatentConsumer {
 
   // As in decode_warps.
   __device__ __forceinline__ void Softmax(float (&s)[kRowTiles][4]) {
-    constexpr float kSlack = 8;
     bool grown = false;
 #pragma unroll
     for (int j = 0; j < kRowTiles; ++j) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        grown = grown || fmaxf(s[j][i], s[j][i + 2]) > base_[j][i] + kSlack;
+        grown = grown || fmaxf(s[j][i], s[j][i + 2]) > base_[j][i] + Range::kReach;
       }
     }
     if (__any_sync(~0u, grown)) {
@@ -365,7 +369,7 @@ class LatentConsumer {
           for (int offset = 4; offset < 32; offset *= 2) {
             peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, offset));
           }
-          Rebase(j, i, fmaxf(peak, base_[j][i]));
+          Rebase(j, i, fmaxf(peak - Range::kLift, base_[j][i]));
         }
       }
     }
@@ -399,7 +403,7 @@ class LatentConsumer {
   // Makes scales relative to the unit of the output, so that their products with probabilities fit
   // float16. The unit is a power of two and follows the largest scale as base_ follows scores.
   __device__ __forceinline__ void RelateScales(float (&scales)[kOwnGroups][2]) {
-    constexpr float kSlack = 16;
+    constexpr float kSlack = 1 << Slack::kScales;
     float largest = 0;
 #pragma unroll
     for (int g = 0; g < kOwnGroups; ++g) {
@@ -563,8 +567,7 @@ class LatentConsumer {
 #pragma unroll
           for (int n = 0; n < kOwnGroups * kGroupTiles; ++n) {
             const float(&o)[4] = out_[n / kGroupTiles][n % kGroupTiles][j];
-            *reinterpret_cast<uint32_t*>(out + n * 16) =
-                ptx::PackBf16(o[i] * scale, o[i + 2] * scale);
+            *reinterpret_cast<uint32_t*>(out + n * 16) = Type::Pack(o[i] * scale, o[i + 2] * scale);
           }
         } else {
           const int64_t at =

@@ -6,9 +6,9 @@
 
 namespace fathom::kernels::cuda {
 
-template <CacheCode kCode>
+template <CacheCode kCode, bool kFloat16>
 cudaError_t RunDecodeLatentSm90(const DecodeParams& params, cudaStream_t stream) {
-  using Config = sm90::LatentConfig<kCode>;
+  using Config = sm90::LatentConfig<kCode, kFloat16>;
   sm90::LatentMaps maps;
   const int box_tokens = params.page_tokens < Config::kTile ? params.page_tokens : Config::kTile;
   const MapShape shape = {.num_pages = params.num_pages,

@@ -7,6 +7,15 @@
 
 namespace fathom::kernels::cuda::sm90 {
 
+// How far scores and scales of values may grow before what they are relative to moves, log2. Their
+// products are float16 where the cache is quantised; with float16 outputs the base of probabilities
+// is lower (ProbabilityRange), and leaves less room.
+template <bool kQuantised, bool kFloat16>
+struct WarpsSlack {
+  static constexpr int kScores = kQuantised && kFloat16 ? 6 : 8;
+  static constexpr int kScales = !kQuantised ? 0 : kFloat16 ? 2 : 4;
+};
+
 // kDim: elements of keys and of values. kRows: query rows of a block, 8 or 16. kFloat16: queries,
 // output and an unquantised cache are float16 instead of bf16.
 template <CacheCode kCode_, int kDim_, int kRows_, bool kFloat16_>
@@ -18,7 +27,6 @@ struct WarpsConfig {
   static constexpr bool kCopyEngine = true;  // loads by TMA
   static constexpr bool kQuantised = kCode != CacheCode::kBf16;
   static constexpr bool kFloat16 = kFloat16_;
-  static_assert(!kQuantised || !kFloat16);
   static constexpr int kElementBytes = kQuantised ? 1 : 2;
 
   static constexpr int kTile = kDecodeTileTokens;

@@ -99,7 +99,8 @@ class WarpsConsumer {
   static constexpr int kSteps = Config::kDim / 16;  // of 16 elements
   static constexpr int kOwnKeys = 16;
   using Type = ElementType<Config::kFloat16>;
-  using Range = ProbabilityRange<Config::kFloat16, /*kSlack=*/8>;
+  using Slack = WarpsSlack<Config::kQuantised, Config::kFloat16>;
+  using Range = ProbabilityRange<Config::kFloat16, Slack::kScores, Slack::kScales>;
 
   __device__ __forceinline__ WarpsConsumer(const DecodeParams& params,
                                            const WarpsShared<Config>& shared, Source& source,
@@ -185,15 +186,16 @@ class WarpsConsumer {
   }
 
   __device__ __forceinline__ void QuantisedQueries(const uint2 (&v)[kSteps], int j) {
-    const float factor = QueryFactor(QueryPeak(v));
+    const float factor = QueryFactor<Config::kFloat16>(QueryPeak<Config::kFloat16>(v));
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       if constexpr (Config::kCode == CacheCode::kInt8) {
         // A step of int8 has 32 elements: registers 2n hold the high bytes, 2n + 1 the low ones.
-        Int8Query(v[s], factor, q_[j][s / 2 * 2][s % 2], q_[j][s / 2 * 2 + 1][s % 2]);
+        Int8Query<Config::kFloat16>(v[s], factor, q_[j][s / 2 * 2][s % 2],
+                                    q_[j][s / 2 * 2 + 1][s % 2]);
       } else {
-        q_[j][s][0] = ScaleToF16(v[s].x, factor);
-        q_[j][s][1] = ScaleToF16(v[s].y, factor);
+        q_[j][s][0] = ScaleToF16<Config::kFloat16>(v[s].x, factor);
+        q_[j][s][1] = ScaleToF16<Config::kFloat16>(v[s].y, factor);
       }
     }
     const float inverse = scale_log2_ / factor;
@@ -282,7 +284,7 @@ class WarpsConsumer {
   // Multiplies probabilities by the scales of their values, relative to value_unit_, so that they
   // fit float16. The unit is a power of two and follows the largest scale as base_ follows scores.
   __device__ __forceinline__ void ScaleProbabilities(int live_keys, float (&s)[kRowTiles][4]) {
-    constexpr float kSlack = 16;
+    constexpr float kSlack = 1 << Slack::kScales;
     float scale[2];
     LoadScales(scale);
     if (live_keys < kOwnKeys) {  // where there is no key there may be anything
@@ -441,8 +443,8 @@ class WarpsConsumer {
   }
 
   // Scores (log2) become probabilities relative to 2^base_, which follows the running maximum only
-  // when that has grown by 2^8: until then nothing has to be rescaled, and no maximum to be taken
-  // over lanes.
+  // when that has grown by 2^8 or so (WarpsSlack): until then nothing has to be rescaled, and no
+  // maximum to be taken over lanes.
   __device__ __forceinline__ void Softmax(float (&s)[kRowTiles][4]) {
     bool grown = false;
 #pragma unroll

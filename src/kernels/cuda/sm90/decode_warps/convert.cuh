@@ -1,12 +1,12 @@
 #pragma once
 // Quantised cache elements, four bytes a register, to pairs of float16. Exact: both codes have less
-// mantissa and a smaller range.
+// mantissa and a smaller range. And queries, to what is multiplied by them.
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
 #include "kernels/cuda/cache_write_params.h"
-#include "kernels/cuda/ptx/mma.h"
+#include "kernels/cuda/element_type.cuh"
 
 namespace fathom::kernels::cuda::sm90 {
 
@@ -31,33 +31,50 @@ __device__ __forceinline__ void ConvertValues(uint32_t raw, uint32_t& first, uin
 // Query rows as factors of quantised keys: times the power of two that puts the row's largest
 // element in [2^14, 2^15).
 //   e4m3: float16. Exact but for elements 2^28 times smaller than the largest.
-//   int8: integers, 256 * a signed high byte + an unsigned low byte. Exact down to 2^-7 of the
-//   largest, below that to 2^-15 of it.
+//   int8: integers, 256 * a signed high byte + an unsigned low byte. Exact down to 2^-7 (float16:
+//   2^-4) of the largest, below that to 2^-15 of it.
 // The four lanes of a quad have a row.
-template <int kCount>
-__device__ __forceinline__ float QueryPeak(const uint2 (&bf16)[kCount]) {
-  int peak = 0;  // without their signs, bf16 are in the order of integers
+template <bool kFloat16, int kCount>
+__device__ __forceinline__ float QueryPeak(const uint2 (&row)[kCount]) {
+  int peak = 0;  // without their signs, 16-bit floats are in the order of integers
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    for (const uint32_t pair : {bf16[i].x, bf16[i].y}) {
+    for (const uint32_t pair : {row[i].x, row[i].y}) {
       peak = max(peak, max(static_cast<int>(pair & 0x7fff), static_cast<int>(pair >> 16 & 0x7fff)));
     }
   }
   peak = max(peak, __shfl_xor_sync(~0u, peak, 1));
   peak = max(peak, __shfl_xor_sync(~0u, peak, 2));
-  return __uint_as_float(static_cast<uint32_t>(peak) << 16);
+  if constexpr (kFloat16) {
+    constexpr int kInfinity = 0x7c00;  // NaN are above it
+    return ptx::UnpackF16(static_cast<uint32_t>(min(peak, kInfinity))).x;
+  } else {
+    return __uint_as_float(static_cast<uint32_t>(peak) << 16);
+  }
 }
+// Float16 rows overflow more easily: of one that is not finite no score may be, either, and
+// integers would hide it.
+template <bool kFloat16>
 __device__ __forceinline__ float QueryFactor(float peak) {
+  if (kFloat16 && peak == INFINITY) return NAN;
   const int exponent = 127 + 14 + 127 - static_cast<int>(__float_as_uint(peak) >> 23);
   return __uint_as_float(static_cast<uint32_t>(min(exponent, 253)) << 23);
 }
-__device__ __forceinline__ uint32_t ScaleToF16(uint32_t bf16, float factor) {
-  return ptx::PackF16(ptx::LowBf16(bf16) * factor, ptx::HighBf16(bf16) * factor);
+template <bool kFloat16>
+__device__ __forceinline__ uint32_t ScaleToF16(uint32_t pair, float factor) {
+  if constexpr (kFloat16) {
+    const float2 values = ptx::UnpackF16(pair);
+    return ptx::PackF16(values.x * factor, values.y * factor);
+  } else {
+    return ptx::PackF16(ptx::LowBf16(pair) * factor, ptx::HighBf16(pair) * factor);
+  }
 }
 // Four neighbours, to the high and the low bytes of their integers.
-__device__ __forceinline__ void Int8Query(uint2 bf16, float factor, uint32_t& high, uint32_t& low) {
-  const float values[4] = {ptx::LowBf16(bf16.x), ptx::HighBf16(bf16.x), ptx::LowBf16(bf16.y),
-                           ptx::HighBf16(bf16.y)};
+template <bool kFloat16>
+__device__ __forceinline__ void Int8Query(uint2 four, float factor, uint32_t& high, uint32_t& low) {
+  const float2 first = ElementType<kFloat16>::Unpack(four.x);
+  const float2 second = ElementType<kFloat16>::Unpack(four.y);
+  const float values[4] = {first.x, first.y, second.x, second.y};
   high = low = 0;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {

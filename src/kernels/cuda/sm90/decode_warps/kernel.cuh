@@ -1,5 +1,5 @@
 #pragma once
-// Decode attention with free-running warps (GQA, bf16 or quantised caches).
+// Decode attention with free-running warps (GQA, bf16, float16 or quantised caches).
 //
 // A producer warp streams tiles of 64 keys, then 64 values, through a ring by TMA. Each of four
 // consumer warps takes 16 keys of every tile: S' [16 keys, rows] = K Q', its own running maximum,
