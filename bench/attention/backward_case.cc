@@ -3,21 +3,23 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numbers>
 #include <random>
 
 #include "base/check.h"
 #include "base/dtype.h"
+#include "element.h"
 #include "kernels/cuda/launch.h"
 #include "ops/cuda/prefill_attention.h"
 
 namespace fathom::bench {
 namespace {
 
-std::vector<uint16_t> Noise(size_t count, float scale, uint32_t seed) {
+std::vector<uint16_t> Noise(size_t count, float scale, uint32_t seed, bool float16) {
   std::minstd_rand engine(seed);
   std::uniform_real_distribution<float> uniform(-scale, scale);
   std::vector<uint16_t> values(count);
-  for (uint16_t& value : values) value = F32ToBf16(uniform(engine));
+  for (uint16_t& value : values) value = F32ToElement(uniform(engine), float16);
   return values;
 }
 
@@ -40,10 +42,20 @@ BackwardRun::BackwardRun(BackwardCase shape, const ops::GpuLimits& gpu)
   const int tokens = c.batch * c.length;
   const size_t q_size = static_cast<size_t>(tokens) * c.num_heads * c.dim;
   const size_t k_size = static_cast<size_t>(tokens) * c.num_kv_heads * c.dim;
-  s.host_q = Noise(q_size, 2, 11);
-  s.host_k = Noise(k_size, 1, 12);
-  s.host_v = Noise(k_size, 1, 13);
-  s.host_d_out = Noise(q_size, 1, 14);
+  s.host_q = Noise(q_size, 2, 11, c.float16);
+  s.host_k = Noise(k_size, 1, 12, c.float16);
+  s.host_v = Noise(k_size, 1, 13, c.float16);
+  s.host_d_out = Noise(q_size, c.d_out_scale, 14, c.float16);
+  if (c.sink != 0) {  // along each head's first element
+    const auto dim = static_cast<size_t>(c.dim);
+    const float score = c.sink * std::numbers::ln2_v<float> * std::sqrt(static_cast<float>(c.dim));
+    const size_t sequence = k_size / static_cast<size_t>(c.batch);
+    for (size_t i = 0; i < q_size; i += dim) s.host_q[i] = F32ToElement(1, c.float16);
+    for (size_t i = 0; i < k_size; i += dim) {
+      const bool first = i % sequence < static_cast<size_t>(c.num_kv_heads) * dim;
+      s.host_k[i] = F32ToElement(first ? score : 0, c.float16);
+    }
+  }
   s.q = Buffer(s.host_q);
   s.k = Buffer(s.host_k);
   s.v = Buffer(s.host_v);
@@ -69,7 +81,8 @@ BackwardRun::BackwardRun(BackwardCase shape, const ops::GpuLimits& gpu)
                                                .num_kv_heads = c.num_kv_heads,
                                                .head_dim_qk = c.dim,
                                                .head_dim_v = c.dim,
-                                               .causal = c.causal},
+                                               .causal = c.causal,
+                                               .dtype = c.float16 ? DType::kF16 : DType::kBF16},
                                               {}, gpu);
   FATHOM_CHECK(plan.has_value(), "{}", plan.error().message);
   s.plan = *plan;
@@ -108,6 +121,7 @@ BackwardRun::BackwardRun(BackwardCase shape, const ops::GpuLimits& gpu)
   p.row_stats = s.stats.As<float>();
   p.scale = f.scale;
   p.causal = c.causal;
+  p.float16 = c.float16;
   p.batch = c.batch;
   p.length = c.length;
   p.num_heads = c.num_heads;
@@ -146,9 +160,10 @@ GradientErrors BackwardRun::Compare(int rows) const {
   const auto lse = s.lse.Read<float>();
   const int group = c.num_heads / c.num_kv_heads;
   const auto dim = static_cast<size_t>(c.dim);
-  const auto dot = [dim](const uint16_t* a, const uint16_t* b) {
+  const auto value = [&c](uint16_t bits) { return double{ElementToF32(bits, c.float16)}; };
+  const auto dot = [dim, &value](const uint16_t* a, const uint16_t* b) {
     double sum = 0;
-    for (size_t d = 0; d < dim; ++d) sum += double{Bf16ToF32(a[d])} * Bf16ToF32(b[d]);
+    for (size_t d = 0; d < dim; ++d) sum += value(a[d]) * value(b[d]);
     return sum;
   };
   const auto q_row = [&](int b, int i, int h) {
@@ -166,11 +181,11 @@ GradientErrors BackwardRun::Compare(int rows) const {
   struct Sum {
     double difference = 0;
     double norm = 0;
-    void Add(const std::vector<double>& want, const uint16_t* got) {
+    void Add(const std::vector<double>& want, const uint16_t* got, bool float16) {
       for (size_t d = 0; d < want.size(); ++d) {
-        const double value = Bf16ToF32(got[d]);
-        if (!std::isfinite(value)) difference = std::numeric_limits<double>::quiet_NaN();
-        difference += (value - want[d]) * (value - want[d]);
+        const double found = ElementToF32(got[d], float16);
+        if (!std::isfinite(found)) difference = std::numeric_limits<double>::quiet_NaN();
+        difference += (found - want[d]) * (found - want[d]);
         norm += want[d] * want[d];
       }
     }
@@ -186,32 +201,33 @@ GradientErrors BackwardRun::Compare(int rows) const {
     const int b = static_cast<int>(engine() % static_cast<unsigned>(c.batch));
     const int i = static_cast<int>(engine() % static_cast<unsigned>(c.length));
     const int h = static_cast<int>(engine() % static_cast<unsigned>(c.num_heads));
+    if (c.sink != 0 && i == 0) continue;
     std::vector<double> d_q(dim), d_k(dim), d_v(dim);
     double p, d_s;
     for (int j = 0; j < (c.causal ? i + 1 : c.length); ++j) {
       const size_t k = k_row(b, j, h / group);
       pair(q_row(b, i, h), k, &p, &d_s);
-      for (size_t d = 0; d < dim; ++d) d_q[d] += d_s * Bf16ToF32(s.host_k[k * dim + d]);
+      for (size_t d = 0; d < dim; ++d) d_q[d] += d_s * value(s.host_k[k * dim + d]);
     }
-    errors[0].Add(d_q, &got_q[q_row(b, i, h) * dim]);
+    errors[0].Add(d_q, &got_q[q_row(b, i, h) * dim], c.float16);
     const size_t k = k_row(b, i, h / group);
     for (int other = h / group * group; other < (h / group + 1) * group; ++other) {
       for (int j = c.causal ? i : 0; j < c.length; ++j) {
         const size_t q = q_row(b, j, other);
         pair(q, k, &p, &d_s);
         for (size_t d = 0; d < dim; ++d) {
-          d_k[d] += d_s * Bf16ToF32(s.host_q[q * dim + d]);
-          d_v[d] += p * Bf16ToF32(s.host_d_out[q * dim + d]);
+          d_k[d] += d_s * value(s.host_q[q * dim + d]);
+          d_v[d] += p * value(s.host_d_out[q * dim + d]);
         }
       }
     }
-    errors[1].Add(d_k, &got_k[k * dim]);
-    errors[2].Add(d_v, &got_v[k * dim]);
+    errors[1].Add(d_k, &got_k[k * dim], c.float16);
+    errors[2].Add(d_v, &got_v[k * dim], c.float16);
   }
   // Every element was written, also where no row was sampled.
   GradientErrors result{errors[0].Error(), errors[1].Error(), errors[2].Error()};
-  for (const uint16_t value : Output()) {
-    if ((value & 0x7f80) == 0x7f80) result.d_q = std::numeric_limits<double>::infinity();
+  for (const uint16_t bits : Output()) {
+    if (!std::isfinite(value(bits))) result.d_q = std::numeric_limits<double>::infinity();
   }
   return result;
 }
@@ -234,11 +250,26 @@ double BackwardRun::Flops() const {
 
 std::vector<BackwardCase> BackwardCheckCases() {
   std::vector<BackwardCase> cases;
-  for (const bool causal : {true, false}) {
-    for (const int dim : {64, 128}) {
-      for (const int length : {1, 63, 65, 200, 513}) {
-        cases.push_back({fmt::format("backward d{} {} {}", dim, causal ? "causal" : "full", length),
-                         2, length, 4, length % 2 == 0 ? 4 : 2, dim, causal});
+  for (const bool float16 : {false, true}) {
+    for (const bool causal : {true, false}) {
+      for (const int dim : {64, 128}) {
+        for (const int length : {1, 63, 65, 200, 513}) {
+          BackwardCase c{.batch = 2,
+                         .length = length,
+                         .num_heads = 4,
+                         .num_kv_heads = length % 2 == 0 ? 4 : 2,
+                         .dim = dim,
+                         .causal = causal,
+                         .float16 = float16};
+          c.name = fmt::format("backward d{} {} {}{}", dim, causal ? "causal" : "full", length,
+                               float16 ? ", float16" : "");
+          cases.push_back(c);
+          if (length != 200) continue;
+          c.name += ", a sink";
+          c.sink = 18;
+          c.d_out_scale = 512;  // so that the others' gradients are not too small for float16
+          cases.push_back(c);
+        }
       }
     }
   }
@@ -253,9 +284,13 @@ std::vector<BackwardCase> BackwardTimeCases() {
                                                     {1, 8192, 16, 128},
                                                     {4, 2048, 32, 64},
                                                     {2, 4096, 32, 64}}) {
-      cases.push_back({fmt::format("backward {}h d{} {} {} x {}", heads, dim,
-                                   causal ? "causal" : "full", batch, length),
-                       batch, length, heads, heads, dim, causal});
+      for (const bool float16 : {false, true}) {
+        if (float16 && length == 8192) continue;
+        cases.push_back(
+            {fmt::format("backward {}h d{} {} {} x {}{}", heads, dim, causal ? "causal" : "full",
+                         batch, length, float16 ? ", float16" : ""),
+             batch, length, heads, heads, dim, causal, float16});
+      }
     }
   }
   return cases;

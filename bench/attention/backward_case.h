@@ -17,6 +17,11 @@ struct BackwardCase {
   int num_kv_heads = 0;
   int dim = 0;
   bool causal = true;
+  bool float16 = false;   // all tensors
+  float d_out_scale = 1;  // largest element of the output's gradient
+  // log2 of how far each sequence's first key outweighs each other, where not 0. Its own gradients
+  // are not compared: they would hide the others'.
+  float sink = 0;
 };
 
 // Relative, in norm.

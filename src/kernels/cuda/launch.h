@@ -64,7 +64,7 @@ cudaError_t RunDecodeSm90(int dim_qk, int dim_v, int rows, const DecodeParams& p
                           cudaStream_t stream);
 
 // Gradients of dense attention. kDim: 64, 128.
-template <int kDim>
+template <int kDim, bool kFloat16 = false>
 cudaError_t RunBackwardSm80(const BackwardParams& params, cudaStream_t stream);
 cudaError_t RunBackward(int dim, const BackwardParams& params, cudaStream_t stream);
 

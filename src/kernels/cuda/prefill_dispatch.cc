@@ -41,8 +41,14 @@ cudaError_t RunPrefill(int dim_qk, int dim_v, const PrefillParams& params, cudaS
 }
 
 cudaError_t RunBackward(int dim, const BackwardParams& params, cudaStream_t stream) {
-  if (dim == 64) return RunBackwardSm80<64>(params, stream);
-  if (dim == 128) return RunBackwardSm80<128>(params, stream);
+  if (dim == 64) {
+    return params.float16 ? RunBackwardSm80<64, true>(params, stream)
+                          : RunBackwardSm80<64>(params, stream);
+  }
+  if (dim == 128) {
+    return params.float16 ? RunBackwardSm80<128, true>(params, stream)
+                          : RunBackwardSm80<128>(params, stream);
+  }
   return cudaErrorNotSupported;
 }
 

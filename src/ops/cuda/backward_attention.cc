@@ -10,10 +10,14 @@ namespace fathom::ops {
 Status CheckBackwardParams(const kernels::cuda::BackwardParams& params, int head_dim,
                            const GpuLimits& gpu) {
   if (head_dim != 64 && head_dim != 128) {
-    return Err(Code::kUnsupported, "attention backward: head dim {}: expected 64 or 128", head_dim);
+    return Err(Code::kUnsupported,
+               "attention backward: head dim {}: expected 64 or 128 (in bf16 or float16)",
+               head_dim);
   }
-  const int64_t shared = head_dim == 64 ? kernels::cuda::sm80::BackwardConfig<64>::kSharedBytes
-                                        : kernels::cuda::sm80::BackwardConfig<128>::kSharedBytes;
+  // The same in both types.
+  const int64_t shared = head_dim == 64
+                             ? kernels::cuda::sm80::BackwardConfig<64, false>::kSharedBytes
+                             : kernels::cuda::sm80::BackwardConfig<128, false>::kSharedBytes;
   if (gpu.compute_major < 8 || gpu.shared_bytes_per_block < shared) {
     return Err(
         Code::kUnsupported,

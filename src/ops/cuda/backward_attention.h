@@ -7,7 +7,8 @@
 
 namespace fathom::ops {
 
-// Head dims 64 and 128, any group of heads, causal or full, one length for the batch.
+// bf16 or float16, head dims 64 and 128, any group of heads, causal or full, one length for the
+// batch.
 Status CheckBackwardParams(const kernels::cuda::BackwardParams& params, int head_dim,
                            const GpuLimits& gpu);
 

@@ -10,6 +10,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/backward_params.h"
+#include "kernels/cuda/element_type.cuh"
 #include "kernels/cuda/ptx/shuffle.h"
 #include "kernels/cuda/sm80/backward/config.h"
 #include "kernels/cuda/sm80/tile.cuh"
@@ -20,7 +21,7 @@ inline constexpr float kLog2E = 1.4426950408889634f;
 
 // row_stats: one warp a (token, head). A row that saw nothing has lse -inf: its probabilities are
 // 0.
-template <int kDim>
+template <class Config>
 __global__ __launch_bounds__(256) void BackwardRowsKernel(
     const __grid_constant__ BackwardParams params) {
   const int64_t row = int64_t{blockIdx.x} * 8 + threadIdx.x / 32;
@@ -34,17 +35,25 @@ __global__ __launch_bounds__(256) void BackwardRowsKernel(
   };
   float sum = 0;
 #pragma unroll
-  for (int i = 0; i < kDim / 64; ++i) {
+  for (int i = 0; i < Config::kDim / 64; ++i) {
     const uint32_t a = at(params.out)[i * 32 + lane];
     const uint32_t b = at(params.d_out)[i * 32 + lane];
-    sum += ptx::LowBf16(a) * ptx::LowBf16(b) + ptx::HighBf16(a) * ptx::HighBf16(b);
+    if constexpr (Config::kFloat16) {
+      const float2 x = ptx::UnpackF16(a);
+      const float2 y = ptx::UnpackF16(b);
+      sum += x.x * y.x + x.y * y.y;
+    } else {
+      sum += ptx::LowBf16(a) * ptx::LowBf16(b) + ptx::HighBf16(a) * ptx::HighBf16(b);
+    }
   }
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
   if (lane == 0) {
     const float lse = params.lse[row];
     const int64_t rows = int64_t{params.batch} * params.length * params.num_heads;
-    params.row_stats[row] = lse == -INFINITY ? -INFINITY : -lse * kLog2E;
+    // The lift of probabilities, and of all that is made of them, is here.
+    const float minus_lse = Config::kFloat16 ? fmaf(-lse, kLog2E, Config::kLift) : -lse * kLog2E;
+    params.row_stats[row] = lse == -INFINITY ? -INFINITY : minus_lse;
     params.row_stats[rows + row] = -sum;
   }
 }
@@ -57,6 +66,7 @@ class Backward {
   static constexpr int kRows = Config::kRows;
   static constexpr int kDim = Config::kDim;
   static constexpr int kColumns = kRows / 8;  // n-tiles of a score tile
+  using Type = ElementType<Config::kFloat16>;
   using Scores = float[kColumns][4];
   using Sums = float[kDim / 8][4];
 
@@ -108,11 +118,11 @@ class Backward {
         uint32_t b[4];
         right.LoadB(n * 8, step, b);
         if (kFromZero && step == 0) {
-          ptx::MmaFromZero(s[n], a, b[0], b[1]);
-          ptx::MmaFromZero(s[n + 1], a, b[2], b[3]);
+          Type::MultiplyFromZero(s[n], a, b[0], b[1]);
+          Type::MultiplyFromZero(s[n + 1], a, b[2], b[3]);
         } else {
-          ptx::Mma(s[n], a, b[0], b[1]);
-          ptx::Mma(s[n + 1], a, b[2], b[3]);
+          Type::Multiply(s[n], a, b[0], b[1]);
+          Type::Multiply(s[n + 1], a, b[2], b[3]);
         }
       }
     }
@@ -125,14 +135,14 @@ class Backward {
     for (int step = 0; step < kRows / 16; ++step) {
       const float(&x)[4] = s[step * 2];
       const float(&y)[4] = s[step * 2 + 1];
-      const uint32_t a[4] = {ptx::PackBf16(x[0], x[1]), ptx::PackBf16(x[2], x[3]),
-                             ptx::PackBf16(y[0], y[1]), ptx::PackBf16(y[2], y[3])};
+      const uint32_t a[4] = {Type::Pack(x[0], x[1]), Type::Pack(x[2], x[3]), Type::Pack(y[0], y[1]),
+                             Type::Pack(y[2], y[3])};
 #pragma unroll
       for (int n = 0; n < kDim / 16; ++n) {
         uint32_t b[4];
         right.LoadTransposedB(step * 16, n, b);
-        ptx::Mma(sums[n * 2], a, b[0], b[1]);
-        ptx::Mma(sums[n * 2 + 1], a, b[2], b[3]);
+        Type::Multiply(sums[n * 2], a, b[0], b[1]);
+        Type::Multiply(sums[n * 2 + 1], a, b[2], b[3]);
       }
     }
   }
@@ -145,7 +155,7 @@ class Backward {
     }
   }
 
-  // A score, its row's -lse log2(e) -> its probability.
+  // A score, its row's -lse log2(e) -> its probability (float16: 2^kLift times that).
   __device__ __forceinline__ float Probability(float score, float minus_lse) const {
     return ptx::Exp2(fmaf(score, params_.scale * kLog2E, minus_lse));
   }
@@ -165,7 +175,7 @@ class Backward {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float(&s)[4] = sums[j * 4 + i];
-          x[i] = ptx::PackBf16(s[2 * r] * scale, s[2 * r + 1] * scale);
+          x[i] = Type::Pack(s[2 * r] * scale, s[2 * r + 1] * scale);
         }
         ptx::TransposeQuad(x, lane_);
         if (row < params_.length) {
@@ -229,8 +239,8 @@ class BackwardKeys : Backward<Config> {
       }
       __syncthreads();  // the stage may be loaded again
     }
-    this->Store(d_k_, p.scale, p.d_k, batch, kv_head, first_key);
-    this->Store(d_v_, 1.f, p.d_v, batch, kv_head, first_key);
+    this->Store(d_k_, p.scale * Config::kUnlift, p.d_k, batch, kv_head, first_key);
+    this->Store(d_v_, Config::kUnlift, p.d_v, batch, kv_head, first_key);
   }
 
  private:
@@ -339,7 +349,7 @@ class BackwardQueries : Backward<Config> {
       }
       __syncthreads();  // the stage may be loaded again
     }
-    this->Store(d_q_, p.scale, p.d_q, batch, head, first_query);
+    this->Store(d_q_, p.scale * Config::kUnlift, p.d_q, batch, head, first_query);
   }
 
  private:

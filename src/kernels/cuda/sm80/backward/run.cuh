@@ -4,11 +4,11 @@
 
 namespace fathom::kernels::cuda {
 
-template <int kDim>
+template <int kDim, bool kFloat16>
 cudaError_t RunBackwardSm80(const BackwardParams& params, cudaStream_t stream) {
-  using Config = sm80::BackwardConfig<kDim>;
+  using Config = sm80::BackwardConfig<kDim, kFloat16>;
   const int rows = params.batch * params.length * params.num_heads;
-  cudaError_t status = LaunchKernel(sm80::BackwardRowsKernel<kDim>,
+  cudaError_t status = LaunchKernel(sm80::BackwardRowsKernel<Config>,
                                     {.blocks = (rows + 7) / 8, .threads = 256}, stream, params);
   if (status != cudaSuccess) return status;
   LaunchShape shape = {.threads = Config::kThreads, .shared_bytes = Config::kSharedBytes};
