@@ -14,6 +14,25 @@ constexpr int64_t kDefaultL2Bytes = int64_t{60} << 20;  // of the H200
 
 int64_t Align(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
+// Heads whose tiles are taken before the next ones'. Their keys and values should stay in L2, and
+// the fewer they are, the better short and long tiles mix; but a section ends as unevenly as a
+// whole run does, and a last one that is smaller than the others more so. So: equal sections, the
+// smallest that have a few tiles for each SM, within four fifths of L2.
+int64_t SectionKvHeads(const PrefillAttentionPlan& plan, int64_t head_bytes, const GpuLimits& gpu) {
+  constexpr int kTilesOfSm = 4;
+  const PrefillAttentionShape& s = plan.shape;
+  const int64_t l2_bytes = gpu.l2_bytes > 0 ? gpu.l2_bytes : kDefaultL2Bytes;
+  const int64_t head_tiles = (int64_t{s.num_tokens} / plan.rows + (s.num_sequences + 1) / 2) *
+                             (s.num_heads / s.num_kv_heads);
+  int64_t heads = 1;
+  for (int64_t more = 2; more <= s.num_kv_heads; ++more) {
+    if (heads * head_tiles >= int64_t{kTilesOfSm} * gpu.num_sms) break;
+    if (more * head_bytes > l2_bytes * 4 / 5) break;
+    if (s.num_kv_heads % more == 0) heads = more;
+  }
+  return heads;
+}
+
 }  // namespace
 
 Result<PrefillAttentionPlan> PlanPrefillAttention(const PrefillAttentionShape& shape,
@@ -94,13 +113,10 @@ Result<PrefillAttentionPlan> PlanPrefillAttention(const PrefillAttentionShape& s
   plan.max_tiles = static_cast<int32_t>(tiles);
   const int64_t head_bytes =
       int64_t{s.num_sequences} * s.max_kv_tokens * (s.head_dim_qk + s.head_dim_v) * 2;
-  const int64_t l2_bytes = gpu.l2_bytes > 0 ? gpu.l2_bytes : kDefaultL2Bytes;
-  // Sections end unevenly, so none are made where four fifths of L2 hold all.
-  const int64_t all_bytes = head_bytes * s.num_kv_heads;
-  const int64_t default_bytes = all_bytes <= l2_bytes * 4 / 5 ? all_bytes : l2_bytes * 8 / 15;
-  const int64_t section_bytes =
-      options.tuning.l2_section_bytes > 0 ? options.tuning.l2_section_bytes : default_bytes;
-  const int64_t kv_heads = std::clamp<int64_t>(section_bytes / head_bytes, 1, s.num_kv_heads);
+  const int64_t kv_heads =
+      options.tuning.l2_section_bytes > 0
+          ? std::clamp<int64_t>(options.tuning.l2_section_bytes / head_bytes, 1, s.num_kv_heads)
+          : SectionKvHeads(plan, head_bytes, gpu);
   plan.section_heads = static_cast<int32_t>(kv_heads) * (s.num_heads / s.num_kv_heads);
   plan.num_blocks = static_cast<int32_t>(std::min<int64_t>(gpu.num_sms, tiles * s.num_heads));
   plan.zeroed_bytes = kAlignment;

@@ -30,12 +30,18 @@ TEST(PlanPrefillAttention, CountsTilesAndSections) {
   EXPECT_EQ(plan->rows, 128);
   EXPECT_GE(plan->max_tiles, 4 * 32);
   EXPECT_EQ(plan->num_blocks, 132);
-  // 4 x 4096 keys and values of one kv head are 8 MiB: four kv heads fit 32 MiB.
-  EXPECT_EQ(plan->section_heads, 16);
+  // A kv head has 520 tiles, 8 MiB: two have more than four for each SM.
+  EXPECT_EQ(plan->section_heads, 8);
+  EXPECT_EQ(PlanPrefillAttention(Shape(16, 1024), {}, kH200)->section_heads, 4);
   EXPECT_EQ(PlanPrefillAttention(Shape(1, 131072), {}, kH200)->section_heads, 4);
-  // All of 12288 are 48 MiB, four fifths of L2: one section.
-  EXPECT_EQ(PlanPrefillAttention(Shape(1, 12288), {}, kH200)->section_heads, 32);
   EXPECT_EQ(PlanPrefillAttention(Shape(1, 128), {}, kH200)->section_heads, 32);
+  // 16 heads of 10 MiB and 129 tiles: L2 holds four, which divide them evenly.
+  auto expanded = Shape(1, 16384);
+  expanded.num_heads = expanded.num_kv_heads = 16;
+  expanded.head_dim_qk = 192;
+  EXPECT_EQ(PlanPrefillAttention(expanded, {}, kH200)->section_heads, 4);
+  expanded.num_heads = expanded.num_kv_heads = 14;
+  EXPECT_EQ(PlanPrefillAttention(expanded, {}, kH200)->section_heads, 2);
   // A short prompt has fewer tiles than the GPU has SMs.
   EXPECT_LE(PlanPrefillAttention(Shape(1, 100), {}, kH200)->num_blocks, 32);
 }
