@@ -329,8 +329,9 @@ class Writer {
   float sine_[kChunk];
 };
 
+// Three blocks an SM: more rows on their way, worth the registers that it takes.
 template <bool kFloat16>
-__global__ __launch_bounds__(kWarps * 32) void CacheWriteKernel(
+__global__ __launch_bounds__(kWarps * 32, 3) void CacheWriteKernel(
     const __grid_constant__ CacheWriteParams params, const __grid_constant__ Layout layout) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int index = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32);
