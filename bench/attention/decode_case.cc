@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "copy_tiles.h"
 #include "device.h"
 #include "element.h"
 #include "kernels/cuda/decode_schedule.h"
@@ -462,6 +463,21 @@ bool DecodeRun::ScheduleMatchesHost() {
 
 double DecodeRun::TimeUs(int repeats, L2 state) {
   return TimeCold([this](cudaStream_t stream) { state_->Launch(stream); }, repeats, state);
+}
+
+std::optional<double> DecodeRun::TimeCopiesUs(int repeats, L2 state) {
+  const State& s = *state_;
+  if (s.shape.sparse() || s.shape.page_tokens != kernels::cuda::kDecodeTileTokens ||
+      s.plan.kernel.kind == ops::KernelKind::kPortable) {
+    return std::nullopt;
+  }
+  return TimeCold(
+      [&s](cudaStream_t stream) {
+        CheckCuda(RunCopyTiles(s.params, s.shape.dim_qk, s.shape.dim_v, s.plan.kernel.blocks_per_sm,
+                               stream),
+                  "RunCopyTiles");
+      },
+      repeats, state);
 }
 
 double DecodeRun::CacheBytes() const {

@@ -39,6 +39,8 @@ double Tolerance(const BackwardCase& c) {
   return c.float16 ? kGradientTolerance / 8 : kGradientTolerance;
 }
 
+constexpr const char* kCopies = "copies alone";  // among the variants of decode
+
 struct Variant {
   const char* name;
   ops::DecodeAttentionOptions options;
@@ -445,6 +447,19 @@ void TimeDecode(const ops::GpuLimits& gpu, const ops::TuningTable& tuning, int r
                                 {"tflops", tflops},
                                 {"error", errors.out},
                                 {"plan", run.plan().Describe()}});
+      if (&variant != kVariants) continue;
+      // What bounds the default variant from below, on the same memory.
+      if (const auto copies = run.TimeCopiesUs(repeats, L2::kDirty)) {
+        const double copies_clean = run.TimeCopiesUs(repeats, L2::kClean).value();
+        const double copies_gbs = run.CacheBytes() / *copies * 1e-3;
+        fmt::print("{:<50} {:<16} {:>9.1f} {:>9.1f} {:>8.0f} {:>6.1f}\n", shape.name, kCopies,
+                   *copies, copies_clean, copies_gbs, copies_gbs / kReadCeiling * 100);
+        json["decode"].push_back({{"shape", shape.name},
+                                  {"variant", kCopies},
+                                  {"us", *copies},
+                                  {"us_clean_l2", copies_clean},
+                                  {"gb_per_s", copies_gbs}});
+      }
     }
   }
   fmt::print("an empty kernel: {:.1f} us, {:.1f} us clean\n",
