@@ -41,6 +41,12 @@ TEST(PlanDecodeAttention, FillsTheGpu) {
   EXPECT_EQ(gqa->row_tiles, 1);
   EXPECT_EQ(gqa->num_parts * 8, 264);  // two blocks an SM
 
+  // 32 sequences would leave the blocks of a 33rd part without work.
+  EXPECT_EQ(PlanDecodeAttention(Gqa(32, 8192), {}, kH200)->num_parts, 32);
+  EXPECT_EQ(PlanDecodeAttention(Gqa(32, 512), {}, kH200)->num_parts, 33);   // short parts
+  EXPECT_EQ(PlanDecodeAttention(Gqa(29, 8192), {}, kH200)->num_parts, 33);  // gives up too many
+  EXPECT_EQ(PlanDecodeAttention(Mla(128, 32, 8192), {}, kH200)->num_parts, 64);
+
   const auto mla = PlanDecodeAttention(Mla(16, 1, 8192), {}, kH200);
   ASSERT_TRUE(mla);
   EXPECT_EQ(mla->rows, 16);
@@ -52,7 +58,11 @@ TEST(PlanDecodeAttention, FillsTheGpu) {
       PlanDecodeAttention(Mla(16, 1, 8192), {.tuning = {.parts_per_sm = 2}}, kH200)->merge_inside);
   auto quantised = Mla(16, 1, 8192);
   quantised.code = cuda::CacheCode::kE4m3;
-  EXPECT_FALSE(PlanDecodeAttention(quantised, {}, kH200)->merge_inside);
+  EXPECT_TRUE(PlanDecodeAttention(quantised, {}, kH200)->merge_inside);
+  EXPECT_FALSE(PlanDecodeAttention(Mla(16, 32, 8192), {}, kH200)->merge_inside);  // long parts
+  EXPECT_TRUE(
+      PlanDecodeAttention(Mla(16, 128, 8192), {}, kH200)->merge_inside);  // nothing to merge
+  EXPECT_TRUE(PlanDecodeAttention(Mla(128, 32, 8192), {}, kH200)->merge_inside);
 
   const auto wide = PlanDecodeAttention(Mla(128, 4, 8192), {}, kH200);
   ASSERT_TRUE(wide);

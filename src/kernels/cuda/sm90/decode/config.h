@@ -47,7 +47,7 @@ struct DecodeConfig {
                                      kStateBytes + 512;  // 512: mbarriers, pending merges
   static constexpr int kBudget = (kSharedPerSmBytes - kMergeSharedBytes) / kBlocksPerSm - 1024;
   // More were tried, and fetch no faster (docs/kernels.md).
-  static constexpr int kMaxSlots = kBlocksPerSm == 1 ? 18 : 12;
+  static constexpr int kMaxSlots = kBlocksPerSm == 1 ? 18 : 8;
   static constexpr int kSlots = (kBudget - kFixedBytes) / kBlockBytes < kMaxSlots
                                     ? (kBudget - kFixedBytes) / kBlockBytes
                                     : kMaxSlots;

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/cache_code.h"
 #include "kernels/cuda/decode_params.h"
+#include "kernels/cuda/sm90/decode/config.h"
 
 namespace fathom::kernels::cuda::sm90 {
 
@@ -22,6 +23,8 @@ struct LatentConfig {
   static constexpr int kKeyGroups = 4;  // of 16 keys of a tile
   static constexpr int kHalves = 2;     // warps that share 16 keys, and divide elements
   static constexpr int kWarps = kKeyGroups * kHalves;
+  static constexpr int kConsumersBarrier =
+      1;  // named barriers: of all, then of those with the same keys
   // A warpgroup, of which one warp works, produces: registers move between warpgroups only.
   static constexpr int kThreads = (kWarps + 4) * 32;
   static constexpr int kProducerRegisters = 40;
@@ -44,6 +47,7 @@ struct LatentConfig {
   static constexpr int kSharedBytes =
       128 + kSlots * kSlotBytes + kQBytes + kMergeBytes + kPeakBytes + 128;
   static_assert(kTokenBytes == 656 && kSlotBytes % 128 == 0 && kTokenBytes % 128 == 16);
+  static_assert(2 * kSlots * 8 + kPendingMergeBytes <= 128);
   static_assert(kSwapBytes <= kMergeBytes && kSharedBytes <= 227 * 1024);
 };
 

@@ -13,6 +13,7 @@
 #include "kernels/cuda/ptx/tma.h"
 #include "kernels/cuda/sm90/decode/items.cuh"
 #include "kernels/cuda/sm90/decode/merge.cuh"
+#include "kernels/cuda/sm90/decode/merge_inside.cuh"
 #include "kernels/cuda/sm90/decode/tile_walk.cuh"
 #include "kernels/cuda/sm90/decode/write_empty.cuh"
 #include "kernels/cuda/sm90/decode_latent/config.h"
@@ -33,6 +34,7 @@ struct LatentShared {
   uint32_t swap;   // in the same place: [2][kWarps][32] partial scores, kRows / 2 a lane
   uint32_t peaks;  // [kWarps / 2][kRows] largest element of a stretch of a query row
   uint32_t barriers;
+  uint32_t pending;  // of MergeInside
 
   __device__ __forceinline__ explicit LatentShared(const uint8_t* memory) {
     ring = (ptx::SharedAddress(memory) + 127) & ~127u;
@@ -41,6 +43,7 @@ struct LatentShared {
     swap = merge;
     peaks = merge + Config::kMergeBytes;
     barriers = peaks + Config::kPeakBytes;
+    pending = barriers + 2 * Config::kSlots * 8;
   }
   __device__ __forceinline__ uint32_t Token(int slot, int token) const {
     return ring + slot * Config::kSlotBytes + token * Config::kTokenBytes;
@@ -54,6 +57,7 @@ struct LatentShared {
       ptx::MbarrierInit(Full(lane), 1);
       ptx::MbarrierInit(Empty(lane), Config::kWarps);
     }
+    if (lane == 0) ptx::StoreShared(pending, uint32_t{0});
     ptx::MbarrierInitFence();
   }
 };
@@ -85,10 +89,13 @@ class LatentConsumer {
     while (items.Next()) {
       const DecodeItem& item = items.item();
       if (item.new_queries) LoadQueries(item);
+      if (params_.merge_inside) Merge().Prefetch(item.sequence);
       StartItem();
       for (int tile = item.begin; tile < item.end; ++tile) Step(item, tile);
       EndItem(item);
+      if (params_.merge_inside && !item.whole) Merge().Publish(item.sequence, item.slot);
     }
+    if (params_.merge_inside) Merge().Run(shared_.merge);
   }
 
  private:
@@ -103,7 +110,15 @@ class LatentConsumer {
   }
   __device__ __forceinline__ int Row(int j, int i) const { return j * 8 + lane_ % 4 * 2 + i; }
 
-  __device__ __forceinline__ void Sync() const { ptx::BarrierSync(1, Config::kWarps * 32); }
+  using Inside =
+      MergeInside<Config::kDimV, Config::kRows, 2, Config::kWarps, Config::kConsumersBarrier>;
+  __device__ __forceinline__ Inside Merge() const {
+    return Inside(params_, shared_.pending, row_tile_);
+  }
+
+  __device__ __forceinline__ void Sync() const {
+    ptx::BarrierSync(Config::kConsumersBarrier, Config::kWarps * 32);
+  }
   __device__ __forceinline__ void SyncPair() const {
     ptx::BarrierSync(2 + keys_, Config::kHalves * 32);
   }
@@ -641,7 +656,7 @@ __global__ __launch_bounds__(Config::kThreads,
   const int lane = static_cast<int>(threadIdx.x % 32);
 
   ptx::WaitForPreviousKernel();
-  ptx::LaunchDependents();  // the merge kernel gets ready meanwhile
+  ptx::LaunchDependents();  // what comes next gets ready meanwhile, as a merge kernel
   if (warp == 0) {
     shared.Initialise(lane);
     if (lane == 0) ptx::TmaPrefetchMap(&maps.tokens);

@@ -24,10 +24,11 @@ cudaError_t RunDecodeLatentSm90(const DecodeParams& params, cudaStream_t stream)
     status = LaunchLarge<sm90::DecodeLatentKernel<Config>>(
         {.blocks = params.num_parts * params.row_tiles,
          .threads = Config::kThreads,
-         .shared_bytes = Config::kSharedBytes},
+         .shared_bytes = Config::kSharedBytes,
+         .together = params.merge_inside},
         stream, params, maps);
   }
-  if (status != cudaSuccess) return status;
+  if (status != cudaSuccess || params.merge_inside) return status;
   return RunDecodeMerge<Config::kDimV, Config::kRows, 90>(params, stream);
 }
 

@@ -44,11 +44,14 @@ struct WarpsConfig {
   static constexpr int kSharedPerSm = 228 * 1024 - 6 * 1024;  // some is left for the merge kernel
   static constexpr int kBudget = kSharedPerSm / kBlocksPerSm - 1024;
   static constexpr int kFixedBytes = 1024 + kMergeBytes + 512;
-  static constexpr int kMaxSlots = 16;
+  // More bytes on their way are fetched no sooner, and from scattered pages up to 8 % slower
+  // (docs/kernels.md).
+  static constexpr int kRingBytesPerSm = 70 * 1024;
+  static constexpr int kWanted = kRingBytesPerSm / kBlocksPerSm / kSlotBytes;
   static constexpr int kFit = (kBudget - kFixedBytes) / (kSlotBytes + kScaleBytes);
-  static constexpr int kSlots = kFit < kMaxSlots ? kFit : kMaxSlots;
+  static constexpr int kSlots = kWanted < 3 ? 3 : kWanted < kFit ? kWanted : kFit;
   static constexpr int kSharedBytes = kFixedBytes + kSlots * (kSlotBytes + kScaleBytes);
-  static_assert(kSlots >= 4 && kSlots * (2 * 8 + 8) <= 512);
+  static_assert(kSlots >= 3 && kSlots <= kFit && kSlots * (2 * 8 + 8) <= 512);
 };
 
 }  // namespace fathom::kernels::cuda::sm90
