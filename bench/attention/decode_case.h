@@ -48,7 +48,7 @@ class DecodeRun {
   double TimeUs(int repeats, L2 state);  // Run alone
   // The plan's tiles copied and dropped (copy_tiles.h); none where that knows no such cache.
   std::optional<double> TimeCopiesUs(int repeats, L2 state);
-  double CacheBytes() const;             // of the tiles that must be read
+  double CacheBytes() const;  // of the tiles that must be read
   double Flops() const;
 
  private:
