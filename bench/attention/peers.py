@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 BACKENDS = {"torch FA2": SDPBackend.FLASH_ATTENTION, "cuDNN": SDPBackend.CUDNN_ATTENTION}
-# batch, context, query heads, kv heads, head dim
-DECODE = [(1, 8192), (1, 32768), (1, 131072), (8, 8192), (32, 8192), (64, 4096), (128, 2048),
-          (16, 32768)]
+# batch, context, head dim of 32 query heads and 8 kv heads
+DECODE = [(1, 8192, 128), (1, 32768, 128), (1, 131072, 128), (8, 8192, 128), (32, 8192, 128),
+          (64, 4096, 128), (128, 2048, 128), (16, 32768, 128), (32, 8192, 64)]
 # batch, length, query heads, kv heads, head dims of q/k and v, causal
 PREFILL = [(16, 1024, 32, 8, 128, 128, True), (8, 2048, 32, 8, 128, 128, True),
            (4, 4096, 32, 8, 128, 128, True), (2, 8192, 32, 8, 128, 128, True),
@@ -142,15 +142,15 @@ def main():
     print(f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}")
     fa3, flash_mla = optional("flash_attn_interface"), optional("flash_mla")
     if args.op in (None, "decode"):
-        for batch, context in DECODE:
-            q, k, v = (tensor(batch, 32, 1, 128), tensor(batch, 8, context, 128),
-                       tensor(batch, 8, context, 128))
+        for batch, context, dim in DECODE:
+            q, k, v = (tensor(batch, 32, 1, dim), tensor(batch, 8, context, dim),
+                       tensor(batch, 8, context, dim))
             calls = sdpa(lambda: F.scaled_dot_product_attention(q, k, v, enable_gqa=True))
             if fa3:
-                calls["FA3"] = fa3_decode(fa3, Pages(batch, context), tensor(batch, 1, 32, 128), 8,
-                                          128, 128)
-            measure(f"gqa 32/8h d128 {batch} x {context // 1024}k", calls, k.numel() * 4e-9,
-                    batch * 32 * context * 512e-12)
+                calls["FA3"] = fa3_decode(fa3, Pages(batch, context), tensor(batch, 1, 32, dim), 8,
+                                          dim, dim)
+            measure(f"gqa 32/8h d{dim} {batch} x {context // 1024}k", calls, k.numel() * 4e-9,
+                    batch * 32 * context * dim * 4e-12)
     if args.op in (None, "mla"):
         for heads, batch, context, queries in MLA:
             pages, calls = Pages(batch, context), {}
