@@ -46,7 +46,8 @@ class DecodeRun {
   AttentionErrors CompareFloat64();      // on the host; small shapes
   bool ScheduleMatchesHost();            // Prepare's tables are those of decode_schedule.h
   double TimeUs(int repeats, L2 state);  // Run alone
-  // The plan's tiles copied and dropped (copy_tiles.h); none where that knows no such cache.
+  // The plan's tiles copied and dropped (copy_tiles.h), by the fastest of a few rings; none where
+  // that knows no such cache.
   std::optional<double> TimeCopiesUs(int repeats, L2 state);
   double CacheBytes() const;  // of the tiles that must be read
   double Flops() const;

@@ -448,7 +448,7 @@ void TimeDecode(const ops::GpuLimits& gpu, const ops::TuningTable& tuning, int r
                                 {"error", errors.out},
                                 {"plan", run.plan().Describe()}});
       if (&variant != kVariants) continue;
-      // What bounds the default variant from below, on the same memory.
+      // What the default variant cannot be much faster than, on the same memory.
       if (const auto copies = run.TimeCopiesUs(repeats, L2::kDirty)) {
         const double copies_clean = run.TimeCopiesUs(repeats, L2::kClean).value();
         const double copies_gbs = run.CacheBytes() / *copies * 1e-3;

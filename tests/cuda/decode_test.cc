@@ -29,7 +29,6 @@ struct Case {
   CacheCode code = CacheCode::kBf16;
   bool portable = false;
   int num_sms = 4;
-  bool long_parts = false;  // of latents: merged by a second kernel
   int warp_merge_partials = 16;
   float logit_scale = 3;
   float value_scale = 1;  // of what the cache holds; queries are that much smaller
@@ -164,8 +163,7 @@ void Check(const Case& c, uint64_t seed, std::vector<uint16_t>* result = nullptr
   ASSERT_TRUE(legal) << legal.error().message;
   ASSERT_EQ(kernels::cuda::PrepareDecode(p, nullptr), cudaSuccess);
   ASSERT_EQ(kernels::cuda::RunDecode(c.dim_qk, c.dim_v, plan->rows, p, nullptr), cudaSuccess);
-  EXPECT_EQ(plan->merge_inside,
-            latent && !c.portable && !c.long_parts && c.reduction == ops::Reduction::kBalanced);
+  EXPECT_EQ(plan->merge_inside, latent && !c.portable && c.reduction == ops::Reduction::kBalanced);
   if (plan->merge_inside) {  // what blocks count themselves in at is not reset between runs
     const std::vector<uint16_t> first = out;
     std::fill(out.begin(), out.end(), uint16_t{0xffff});
@@ -332,6 +330,16 @@ TEST(EmulatedDecode, MlaQuantised) {
              .code = code,
              .num_sms = 6,
              .logit_scale = 20},
+            seed);
+      Check({.name = "mla 12, many partial results",
+             .heads = 12,
+             .kv_heads = 1,
+             .dim_qk = 576,
+             .dim_v = 512,
+             .kv_lengths = {1290, 64},
+             .code = code,
+             .num_sms = 22,
+             .float16 = seed == 2},
             seed);
     }
   }
@@ -706,15 +714,6 @@ TEST(EmulatedDecode, MlaSixteenHeads) {
            .kv_lengths = {400, 30, 400},
            .query_tokens = {1, 1, 2},
            .num_sms = 7},
-          seed);
-    Check({.name = "mla 3 heads, long parts",
-           .heads = 3,
-           .kv_heads = 1,
-           .dim_qk = 576,
-           .dim_v = 512,
-           .kv_lengths = {3000, 100},
-           .num_sms = 3,
-           .long_parts = true},
           seed);
     Check({.name = "mla 12 heads, many partial results",
            .heads = 12,

@@ -41,7 +41,7 @@ FATHOM_HOST_DEVICE inline DecodeList DecodeListAt(const DecodeParams& params, in
 }
 
 FATHOM_HOST_DEVICE inline int32_t DecodeTiles(int32_t kv_tokens) {
-  return (kv_tokens + kDecodeTileTokens - 1) / kDecodeTileTokens;
+  return kv_tokens / kDecodeTileTokens + (kv_tokens % kDecodeTileTokens != 0 ? 1 : 0);
 }
 
 // Tiles of one segment; more than the sequence has when the split does not ask for segments.

@@ -13,9 +13,10 @@ namespace cuda = kernels::cuda;
 using cuda::CacheCode;
 
 constexpr int kSpanTokens = 256;
-constexpr int kLongPartTiles = 12;        // of latents: an SM may have two parts
-constexpr int kLongLatentPartTiles = 24;  // merged by a kernel of its own
-constexpr int64_t kAlignment = 256;       // of each array in the workspace
+// An even share of the tiles, from which on
+constexpr int kTwoPartTiles = 12;     // an SM may have two parts of latents,
+constexpr int kNoIdlePartTiles = 12;  // parts that may find no work are not planned.
+constexpr int64_t kAlignment = 256;   // of each array in the workspace
 
 int64_t Align(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -240,12 +241,12 @@ Result<DecodeAttentionPlan> PlanDecodeAttention(const DecodeAttentionShape& shap
   const int max_tiles = cuda::DecodeTiles(shape.max_kv_tokens);
   if (tuning.parts_per_sm == 0 && plan.kernel.latent() &&
       int64_t{max_tiles} * shape.num_sequences * groups <
-          int64_t{kLongPartTiles} * gpu.num_sms * per_sm) {
+          int64_t{kTwoPartTiles} * gpu.num_sms * per_sm) {
     per_sm = 1;  // shorter parts cost more in partial results than a second block hides
   }
   plan.num_parts = std::max(1, gpu.num_sms * per_sm / groups);
   if (!shape.tile_lists && plan.kernel.kind != KernelKind::kPortable &&
-      int64_t{max_tiles} * shape.num_sequences >= int64_t{kLongPartTiles} * plan.num_parts) {
+      int64_t{max_tiles} * shape.num_sequences >= int64_t{kNoIdlePartTiles} * plan.num_parts) {
     // Blocks that find no work make the others' reading up to 2 % slower: a few that sequences of
     // equal lengths would leave without are not planned.
     const int used = cuda::DecodeUsedParts(max_tiles * shape.num_sequences, shape.num_sequences,
@@ -279,15 +280,9 @@ Result<DecodeAttentionPlan> PlanDecodeAttention(const DecodeAttentionShape& shap
                                                     : plan.num_slots / plan.line_size;
   plan.merge_by_block = partials > tuning.warp_merge_partials;
   // Where all blocks can run at the same time they merge themselves: no second kernel has to start.
-  // With few rows one that can get ready meanwhile is 1 % faster where parts are long and most have
-  // something to merge.
-  const int64_t part_tiles = int64_t{max_tiles} * shape.num_sequences / plan.num_parts;
-  const bool whole_sequences = plan.line_size >= plan.num_parts - plan.num_parts / 8;
-  const bool second_kernel = plan.kernel.kind != KernelKind::kWide &&
-                             part_tiles >= kLongLatentPartTiles && !whole_sequences;
   plan.merge_inside = plan.kernel.latent() && plan.kernel.kind != KernelKind::kPortable &&
                       plan.split.max_segments == 0 && plan.kernel.blocks_per_sm == 1 &&
-                      plan.num_parts * groups <= gpu.num_sms && !second_kernel;
+                      plan.num_parts * groups <= gpu.num_sms;
 
   plan.workspace_bytes = LayOut(plan).total;
   return plan;

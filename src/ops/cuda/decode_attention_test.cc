@@ -59,9 +59,6 @@ TEST(PlanDecodeAttention, FillsTheGpu) {
   auto quantised = Mla(16, 1, 8192);
   quantised.code = cuda::CacheCode::kE4m3;
   EXPECT_TRUE(PlanDecodeAttention(quantised, {}, kH200)->merge_inside);
-  EXPECT_FALSE(PlanDecodeAttention(Mla(16, 32, 8192), {}, kH200)->merge_inside);  // long parts
-  EXPECT_TRUE(
-      PlanDecodeAttention(Mla(16, 128, 8192), {}, kH200)->merge_inside);  // nothing to merge
   EXPECT_TRUE(PlanDecodeAttention(Mla(128, 32, 8192), {}, kH200)->merge_inside);
 
   const auto wide = PlanDecodeAttention(Mla(128, 4, 8192), {}, kH200);

@@ -16,21 +16,25 @@ int64_t Align(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kA
 
 // Heads whose tiles are taken before the next ones'. Their keys and values should stay in L2, and
 // the fewer they are, the better short and long tiles mix; but a section ends as unevenly as a
-// whole run does, and a last one that is smaller than the others more so. So: equal sections, the
-// smallest that have a few tiles for each SM, within four fifths of L2.
+// whole run does, and a last one that is smaller than the others more so. So: the smallest equal
+// sections that have a few tiles for each SM, within four fifths of L2; nearly equal ones where the
+// number of heads has no such divisor.
 int64_t SectionKvHeads(const PrefillAttentionPlan& plan, int64_t head_bytes, const GpuLimits& gpu) {
-  constexpr int kTilesOfSm = 4;
+  constexpr int64_t kTilesOfSm = 4;
   const PrefillAttentionShape& s = plan.shape;
   const int64_t l2_bytes = gpu.l2_bytes > 0 ? gpu.l2_bytes : kDefaultL2Bytes;
-  const int64_t head_tiles = (int64_t{s.num_tokens} / plan.rows + (s.num_sequences + 1) / 2) *
+  const int64_t most = std::clamp<int64_t>(l2_bytes * 4 / 5 / head_bytes, 1, s.num_kv_heads);
+  const int64_t head_tiles = (s.num_tokens / plan.rows + (int64_t{s.num_sequences} + 1) / 2) *
                              (s.num_heads / s.num_kv_heads);
-  int64_t heads = 1;
-  for (int64_t more = 2; more <= s.num_kv_heads; ++more) {
-    if (heads * head_tiles >= int64_t{kTilesOfSm} * gpu.num_sms) break;
-    if (more * head_bytes > l2_bytes * 4 / 5) break;
-    if (s.num_kv_heads % more == 0) heads = more;
+  const auto parts = [](int64_t of, int64_t size) { return (of + size - 1) / size; };
+  const int64_t wanted = std::min(most, parts(kTilesOfSm * gpu.num_sms, head_tiles));
+  for (int64_t heads = wanted; heads <= most; ++heads) {
+    if (s.num_kv_heads % heads == 0) return heads;
   }
-  return heads;
+  for (int64_t heads = wanted; heads * 4 >= wanted * 3; --heads) {
+    if (s.num_kv_heads % heads == 0) return heads;
+  }
+  return parts(s.num_kv_heads, parts(s.num_kv_heads, wanted));
 }
 
 }  // namespace

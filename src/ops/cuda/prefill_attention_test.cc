@@ -40,8 +40,18 @@ TEST(PlanPrefillAttention, CountsTilesAndSections) {
   expanded.num_heads = expanded.num_kv_heads = 16;
   expanded.head_dim_qk = 192;
   EXPECT_EQ(PlanPrefillAttention(expanded, {}, kH200)->section_heads, 4);
-  expanded.num_heads = expanded.num_kv_heads = 14;
-  EXPECT_EQ(PlanPrefillAttention(expanded, {}, kH200)->section_heads, 2);
+  expanded.num_heads = expanded.num_kv_heads = 13;  // as even as it gets: 4, 4, 4, 1
+  EXPECT_EQ(PlanPrefillAttention(expanded, {}, kH200)->section_heads, 4);
+  // 9 heads of 65 tiles have enough, and are all that L2 holds; 8 divide 128.
+  auto many = Shape(1, 8192);
+  many.num_heads = many.num_kv_heads = 128;
+  many.head_dim_qk = 192;
+  EXPECT_EQ(PlanPrefillAttention(many, {}, kH200)->section_heads, 8);
+  auto chunk = Shape(1, 2048);
+  chunk.max_kv_tokens = 16384;
+  chunk.num_heads = 28;
+  chunk.num_kv_heads = 7;  // L2 holds six: 4 and 3
+  EXPECT_EQ(PlanPrefillAttention(chunk, {}, kH200)->section_heads, 16);
   // A short prompt has fewer tiles than the GPU has SMs.
   EXPECT_LE(PlanPrefillAttention(Shape(1, 100), {}, kH200)->num_blocks, 32);
 }

@@ -31,8 +31,8 @@ struct DecodeTuning {
 };
 
 struct PrefillTuning {
-  // Keys and values of the heads that are worked on together. 0: 8/15 of L2, which was best on the
-  // H200 (32 of 60 MiB).
+  // Keys and values of the heads that are worked on together. 0: of the smallest equal sections of
+  // heads that have four tiles for each SM, within 4/5 of L2.
   int64_t l2_section_bytes = 0;
 
   bool operator==(const PrefillTuning&) const = default;

@@ -23,8 +23,8 @@ struct LatentConfig {
   static constexpr int kKeyGroups = 4;  // of 16 keys of a tile
   static constexpr int kHalves = 2;     // warps that share 16 keys, and divide elements
   static constexpr int kWarps = kKeyGroups * kHalves;
-  static constexpr int kConsumersBarrier =
-      1;  // named barriers: of all, then of those with the same keys
+  // Named barriers: of all consumers, then one for each group of keys.
+  static constexpr int kConsumersBarrier = 1;
   // A warpgroup, of which one warp works, produces: registers move between warpgroups only.
   static constexpr int kThreads = (kWarps + 4) * 32;
   static constexpr int kProducerRegisters = 40;
