@@ -74,10 +74,18 @@ struct Warpgroup {
   std::map<uint64_t, Made> made;
 };
 
+// Who stored two bytes of shared memory last, and how many fences it had had.
+struct LastStore {
+  uint32_t thread = 0;  // of the block, plus one
+  uint32_t fences = 0;
+};
+
 struct Block {
   Dim3 index;
   int rank = 0;
   std::vector<uint8_t> shared;
+  std::vector<LastStore> stores;  // [bytes of shared / 2]
+  std::vector<uint32_t> fences;   // of each thread
   std::vector<WarpState> warps;
   std::vector<Warpgroup> warpgroups;
   Barrier barriers[17];  // 16: of GatherBlock
@@ -223,6 +231,8 @@ void RunBlocks(unsigned first, unsigned count, unsigned threads, unsigned grid_x
     block.index = Dim3((first + i) % grid_x, (first + i) / grid_x, 0);
     block.rank = static_cast<int>(i);
     block.shared.assign(kSharedStart + g_shared_bytes, 0xff);
+    block.stores.resize(block.shared.size() / 2 + 1);
+    block.fences.resize(threads);
     block.warps.resize((threads + kWarp - 1) / kWarp);
     for (unsigned t = 0; t < threads; ++t) ++block.warps[t / kWarp].alive;
     block.warpgroups.resize((threads + 127) / 128);
@@ -338,6 +348,36 @@ uint8_t* SharedAt(uint32_t address, size_t bytes) {
     Fail("misaligned shared address");
   }
   return block->shared.data() + offset;
+}
+
+namespace {
+Block& BlockOf(uint32_t address) {
+  const uint32_t tag = address >> 24;
+  return tag != 0 ? g_blocks[tag - 1] : *g_thread->block;
+}
+}  // namespace
+
+FATHOM_SIMT_UNWATCHED void NoteStore(uint32_t address, size_t bytes) {
+  Block& block = *g_thread->block;
+  const uint32_t offset = address & 0xffffff;
+  for (uint32_t at = offset / 2; at < (offset + bytes + 1) / 2; ++at) {
+    block.stores[at] = {g_thread->index + 1, block.fences[g_thread->index]};
+  }
+}
+
+FATHOM_SIMT_UNWATCHED void FenceProxy() { ++g_thread->block->fences[g_thread->index]; }
+
+FATHOM_SIMT_UNWATCHED void CheckProxy(uint32_t address, size_t bytes, const char* what) {
+  const Block& block = BlockOf(address);
+  const uint32_t offset = address & 0xffffff;
+  for (uint32_t at = offset / 2; at < (offset + bytes + 1) / 2; ++at) {
+    const LastStore& store = block.stores[at];
+    if (store.thread != 0 && store.fences == block.fences[store.thread - 1]) {
+      Fail(std::string(what) + " of shared address " + std::to_string(at * 2) + ", which thread " +
+           std::to_string(store.thread - 1) +
+           " of the block has stored without a proxy fence since");
+    }
+  }
 }
 
 uint32_t MapToRank(uint32_t address, int rank) {

@@ -10,7 +10,10 @@
 //
 // Built with ThreadSanitizer, it also finds accesses that no barrier orders (order.h).
 //
-// Not modelled: proxies (fence.proxy.async), time, registers.
+// Ordinary stores to shared memory are another proxy than copies and matrix operands: what a thread
+// stores is theirs only behind its FenceProxyAsync. Reading or overwriting it before fails.
+//
+// Not modelled: time, registers.
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -55,6 +58,12 @@ size_t SharedLimit();
 uint32_t AddressOf(const void* pointer);
 uint8_t* SharedAt(uint32_t address, size_t bytes);
 uint32_t MapToRank(uint32_t address, int rank);
+
+// The running thread has stored there; its stores become the asynchronous proxy's; that proxy reads
+// or writes there (`what` says who), which fails where a store has had no fence.
+void NoteStore(uint32_t address, size_t bytes);
+void FenceProxy();
+void CheckProxy(uint32_t address, size_t bytes, const char* what);
 
 // Collectives of the running warp: out[i] is lane i's bytes. Only __syncwarp orders memory.
 void GatherWarp(const void* mine, size_t bytes, void* out);

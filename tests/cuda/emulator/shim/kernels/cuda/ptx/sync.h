@@ -58,6 +58,7 @@ inline uint32_t SubBf16x2(uint32_t a, uint32_t b) {
 template <class T>
 void StoreSharedAs(uint32_t address, T v) {
   std::memcpy(simt::SharedAt(address, sizeof(T)), &v, sizeof(T));
+  simt::NoteStore(address, sizeof(T));
 }
 template <class T>
 T LoadSharedAs(uint32_t address) {
@@ -96,6 +97,7 @@ void MoveMatrices(uint32_t address, uint32_t (&value)[kMatrices], bool store, bo
       uint16_t bits = static_cast<uint16_t>(value[m] >> (16 * half));
       if (store) {
         std::memcpy(at, &bits, 2);
+        simt::NoteStore(addresses[m * 8 + row] + static_cast<uint32_t>(column) * 2, 2);
       } else {
         std::memcpy(&bits, at, 2);
         value[m] = half == 0 ? bits : (value[m] & 0xffff) | static_cast<uint32_t>(bits) << 16;

@@ -42,6 +42,7 @@ FATHOM_SIMT_UNWATCHED inline void CopyBox(uint32_t destination, const CUtensorMa
           if (inside) std::memcpy(&value, map.base + from, 16);
           const uint32_t to = SwizzledOffset(destination + offset, map.swizzle_bytes);
           uint8_t* const at_shared = simt::SharedAt(to, 16);
+          simt::CheckProxy(to, 16, "copy");
           simt::TouchWrite(at_shared, 16);
           std::memcpy(at_shared, &value, 16);
         }
@@ -81,8 +82,9 @@ FATHOM_SIMT_UNWATCHED inline void WriteBox(const CUtensorMap& map, uint32_t sour
         inside = inside && x[d] >= 0 && x[d] < map.extents[d];
         if (d > 0) to += x[d] * map.strides[d];
       }
-      const uint8_t* const from =
-          simt::SharedAt(SwizzledOffset(source + offset, map.swizzle_bytes), 16);
+      const uint32_t at_source = SwizzledOffset(source + offset, map.swizzle_bytes);
+      const uint8_t* const from = simt::SharedAt(at_source, 16);
+      simt::CheckProxy(at_source, 16, "copy");
       simt::TouchRead(from, 16);
       if (inside) std::memcpy(const_cast<uint8_t*>(map.base) + to, from, 16);
     }
@@ -97,6 +99,6 @@ inline void TmaStoreCommit() {
 }
 inline void TmaStoreWaitRead() { simt::WaitCopies(0); }
 
-inline void FenceProxyAsync() {}
+inline void FenceProxyAsync() { simt::FenceProxy(); }
 
 }  // namespace fathom::kernels::cuda::ptx

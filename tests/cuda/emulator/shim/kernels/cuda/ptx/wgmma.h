@@ -50,7 +50,9 @@ FATHOM_SIMT_UNWATCHED void ReadOperand(uint64_t descriptor, Major major, int cou
   for (int i = 0; i < count; ++i) {
     for (int k = 0; k < 16; ++k) {
       uint16_t bits;
-      std::memcpy(&bits, simt::SharedAt(OperandAddress(descriptor, major, i, k), 2), 2);
+      const uint32_t at = OperandAddress(descriptor, major, i, k);
+      std::memcpy(&bits, simt::SharedAt(at, 2), 2);
+      simt::CheckProxy(at, 2, "matrix operand");
       out[i * 16 + k] = kFloat16 ? F16ToF32(bits) : __bfloat162float({bits});
     }
   }
