@@ -331,6 +331,15 @@ TEST(EmulatedDecode, MlaQuantised) {
              .num_sms = 6,
              .logit_scale = 20},
             seed);
+      Check({.name = "mla 5, one part: slots that held the end of a sequence are used again",
+             .heads = 5,
+             .kv_heads = 1,
+             .dim_qk = 576,
+             .dim_v = 512,
+             .kv_lengths = {1, 65, 257},
+             .code = code,
+             .num_sms = 1},
+            seed);
       Check({.name = "mla 12, many partial results",
              .heads = 12,
              .kv_heads = 1,
