@@ -347,7 +347,7 @@ TEST(EmulatedDecode, MlaQuantised) {
              .dim_v = 512,
              .kv_lengths = {1290, 64},
              .code = code,
-             .num_sms = 22,
+             .num_sms = 18,
              .float16 = seed == 2},
             seed);
     }
