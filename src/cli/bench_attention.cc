@@ -119,9 +119,13 @@ Result<const cost::Hardware*> FindGpu(const std::string& name) {
 
 Result<ops::AttentionCase> CaseOf(const BenchAttentionOptions& o) {
   ops::AttentionCase made{.decode = o.op != "prefill"};
-  FATHOM_TRY(ops::ParseHeads(o.heads, &made));
-  FATHOM_TRY(ops::ParseDims(o.dims, &made));
-  FATHOM_TRY(ops::ParseLengths(o.lengths, o.queries, &made));
+  const auto of_option = [](const char* option, const std::string& text, Status parsed) -> Status {
+    if (parsed) return parsed;
+    return tl::unexpected(WithContext(parsed.error(), fmt::format("{} \"{}\"", option, text)));
+  };
+  FATHOM_TRY(of_option("--heads", o.heads, ops::ParseHeads(o.heads, &made)));
+  FATHOM_TRY(of_option("--dims", o.dims, ops::ParseDims(o.dims, &made)));
+  FATHOM_TRY(of_option("--lengths", o.lengths, ops::ParseLengths(o.lengths, o.queries, &made)));
   made.page_tokens = o.page;
   made.call.causal = !o.full;
   made.call.window = o.window;

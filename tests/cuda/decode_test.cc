@@ -265,6 +265,32 @@ TEST(EmulatedDecode, Gqa) {
   }
 }
 
+// Heads of 64 and 128, short pages, several queries, a group of more than one tile of rows.
+void CheckHeads(const Case& c, uint64_t seed) {
+  Case odd = c;
+  odd.name = "odd lengths";
+  odd.kv_lengths = {1, 63, 65, 0, 200};
+  Check(odd, seed);
+  Case merged = c;
+  merged.name = "d128, pages of 16, merged";
+  merged.heads = 8;
+  merged.dim_qk = merged.dim_v = 128;
+  merged.kv_lengths = {130, 700, 8};
+  merged.page_tokens = 16;
+  merged.query_tokens = {2, 1, 4};
+  merged.num_sms = 8;
+  Check(merged, seed);
+  Case spans = c;
+  spans.name = "group of 20, spans, large logits";
+  spans.heads = 20;
+  spans.kv_heads = 1;
+  spans.kv_lengths = {600, 77};
+  spans.page_tokens = 128;
+  spans.reduction = ops::Reduction::kSpans;
+  spans.logit_scale = 40;
+  Check(spans, seed);
+}
+
 class EmulatedFreeWarps : public testing::TestWithParam<CacheCode> {};
 
 std::string CodeName(const testing::TestParamInfo<CacheCode>& info) {
@@ -277,33 +303,8 @@ INSTANTIATE_TEST_SUITE_P(Codes, EmulatedFreeWarps,
                          CodeName);
 
 TEST_P(EmulatedFreeWarps, AgreeWithFloat64) {
-  const CacheCode code = GetParam();
   for (const uint64_t seed : Seeds({1, 2, 3})) {
-    Check({.name = "odd lengths",
-           .kv_lengths = {1, 63, 65, 0, 200},
-           .kernel = ops::DecodeKernel::kWarps,
-           .code = code},
-          seed);
-    Check({.name = "d128, pages of 16",
-           .heads = 8,
-           .dim_qk = 128,
-           .dim_v = 128,
-           .kv_lengths = {130, 300, 8},
-           .page_tokens = 16,
-           .query_tokens = {2, 1, 4},
-           .kernel = ops::DecodeKernel::kWarps,
-           .code = code},
-          seed);
-    Check({.name = "group of 20, spans",
-           .heads = 20,
-           .kv_heads = 1,
-           .kv_lengths = {600, 77},
-           .page_tokens = 128,
-           .reduction = ops::Reduction::kSpans,
-           .kernel = ops::DecodeKernel::kWarps,
-           .code = code,
-           .logit_scale = 40},
-          seed);
+    CheckHeads({.kernel = ops::DecodeKernel::kWarps, .code = GetParam()}, seed);
   }
 }
 
@@ -409,32 +410,7 @@ TEST(EmulatedDecode, TileLists) {
 TEST(EmulatedDecode, Float16) {
   for (const uint64_t seed : {1, 2, 3}) {
     for (const auto kernel : {ops::DecodeKernel::kWarps, ops::DecodeKernel::kWarpgroups}) {
-      Check({.name = "odd lengths",
-             .kv_lengths = {1, 63, 65, 0, 200},
-             .kernel = kernel,
-             .float16 = true},
-            seed);
-      Check({.name = "d128, pages of 16, merged",
-             .heads = 8,
-             .dim_qk = 128,
-             .dim_v = 128,
-             .kv_lengths = {130, 700, 8},
-             .page_tokens = 16,
-             .query_tokens = {2, 1, 4},
-             .kernel = kernel,
-             .num_sms = 8,
-             .float16 = true},
-            seed);
-      Check({.name = "group of 20, spans, large logits",
-             .heads = 20,
-             .kv_heads = 1,
-             .kv_lengths = {600, 77},
-             .page_tokens = 128,
-             .reduction = ops::Reduction::kSpans,
-             .kernel = kernel,
-             .logit_scale = 40,
-             .float16 = true},
-            seed);
+      CheckHeads({.kernel = kernel, .float16 = true}, seed);
     }
     Check({.name = "window and anchors",
            .kv_lengths = {1, 700, 65},
@@ -452,30 +428,7 @@ TEST(EmulatedDecode, Float16) {
 TEST(EmulatedDecode, Float16OverQuantised) {
   for (const CacheCode code : {CacheCode::kInt8, CacheCode::kE4m3}) {
     for (const uint64_t seed : Seeds({1, 2, 3})) {
-      Check(
-          {.name = "odd lengths", .kv_lengths = {1, 63, 65, 0, 200}, .code = code, .float16 = true},
-          seed);
-      Check({.name = "d128, pages of 16, merged",
-             .heads = 8,
-             .dim_qk = 128,
-             .dim_v = 128,
-             .kv_lengths = {130, 700, 8},
-             .page_tokens = 16,
-             .query_tokens = {2, 1, 4},
-             .code = code,
-             .num_sms = 8,
-             .float16 = true},
-            seed);
-      Check({.name = "group of 20, spans, large logits",
-             .heads = 20,
-             .kv_heads = 1,
-             .kv_lengths = {600, 77},
-             .page_tokens = 128,
-             .reduction = ops::Reduction::kSpans,
-             .code = code,
-             .logit_scale = 40,
-             .float16 = true},
-            seed);
+      CheckHeads({.code = code, .float16 = true}, seed);
       Check({.name = "window and anchors, learned rows",
              .kv_lengths = {1, 700, 65},
              .code = code,

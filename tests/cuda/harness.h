@@ -1,6 +1,8 @@
 #pragma once
 // Inputs for attention kernels in host memory, poisoned where nothing may read, and float64
 // references.
+#include <cuda.h>
+
 #include <cmath>
 #include <cstdint>
 #include <initializer_list>
@@ -21,6 +23,16 @@ inline std::vector<uint64_t> Seeds(std::initializer_list<uint64_t> all) {
 }
 
 inline constexpr int32_t kPoisonPage = 2147480000;
+
+// Of 128 bytes, for the copy engine.
+inline CUtensorMap MapOfRow(const float (&row)[32]) {
+  CUtensorMap map{};
+  map.base = reinterpret_cast<const uint8_t*>(row);
+  map.element_bytes = 4;
+  map.swizzle_bytes = 0;
+  for (int d = 0; d < 4; ++d) map.box[d] = map.extents[d] = d == 0 ? 32 : 1;
+  return map;
+}
 
 class Noise {
  public:

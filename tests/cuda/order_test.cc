@@ -2,6 +2,7 @@
 // nothing without ThreadSanitizer.
 #include <gtest/gtest.h>
 
+#include "harness.h"
 #include "kernels/cuda/ptx/sync.h"
 #include "kernels/cuda/ptx/tma.h"
 
@@ -74,14 +75,7 @@ TEST(EmulatorOrder, ShufflesOrderNothing) {
 
 TEST(EmulatorOrder, CopiesAreReadBehindTheirBarrier) {
   alignas(16) static float source[32] = {};
-  const CUtensorMap map = [] {
-    CUtensorMap m{};
-    m.base = reinterpret_cast<const uint8_t*>(source);
-    m.element_bytes = 4;
-    m.swizzle_bytes = 0;
-    for (int d = 0; d < 4; ++d) m.box[d] = m.extents[d] = d == 0 ? 32 : 1;
-    return m;
-  }();
+  const CUtensorMap map = cuda_test::MapOfRow(source);
   const auto load = [&map](bool wait) {
     return Races([&map, wait](uint32_t shared) {
       const uint32_t barrier = shared + 512;

@@ -1,6 +1,7 @@
 // That the emulator tells ordinary stores from what copies and matrix products know of.
 #include <gtest/gtest.h>
 
+#include "harness.h"
 #include "kernels/cuda/ptx/mbarrier.h"
 #include "kernels/cuda/ptx/sync.h"
 #include "kernels/cuda/ptx/tma.h"
@@ -12,15 +13,6 @@ namespace {
 namespace ptx = kernels::cuda::ptx;
 
 alignas(16) float g_memory[32] = {};
-
-CUtensorMap Map() {
-  CUtensorMap map{};
-  map.base = reinterpret_cast<const uint8_t*>(g_memory);
-  map.element_bytes = 4;
-  map.swizzle_bytes = 0;
-  for (int d = 0; d < 4; ++d) map.box[d] = map.extents[d] = d == 0 ? 32 : 1;
-  return map;
-}
 
 // A warp stores 128 bytes, maybe with a fence; then its first lane lets `use` have them.
 void StoreAndUse(bool fence, const std::function<void(uint32_t shared)>& use) {
@@ -34,7 +26,7 @@ void StoreAndUse(bool fence, const std::function<void(uint32_t shared)>& use) {
 }
 
 void Write(uint32_t shared) {
-  static const CUtensorMap map = Map();
+  static const CUtensorMap map = cuda_test::MapOfRow(g_memory);
   if (threadIdx.x != 0) return;
   ptx::TmaStore4(&map, shared, 0, 0, 0, 0);
   ptx::TmaStoreCommit();
@@ -42,7 +34,7 @@ void Write(uint32_t shared) {
 }
 
 void Overwrite(uint32_t shared) {
-  static const CUtensorMap map = Map();
+  static const CUtensorMap map = cuda_test::MapOfRow(g_memory);
   const uint32_t barrier = shared + 8192;
   if (threadIdx.x == 0) {
     ptx::MbarrierInit(barrier, 1);
