@@ -194,7 +194,7 @@ class LatentConsumer {
     for (int i = 0; i < Config::kWarps / 2; ++i) {
       peak = fmaxf(peak, ptx::LoadSharedFloat(shared_.peaks + (i * Config::kRows + row) * 4));
     }
-    return QueryFactor<Config::kFloat16>(peak);
+    return QueryFactor(peak);
   }
 
   __device__ __forceinline__ void StartItem() {

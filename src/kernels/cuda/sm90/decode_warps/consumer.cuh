@@ -186,7 +186,7 @@ class WarpsConsumer {
   }
 
   __device__ __forceinline__ void QuantisedQueries(const uint2 (&v)[kSteps], int j) {
-    const float factor = QueryFactor<Config::kFloat16>(QueryPeak<Config::kFloat16>(v));
+    const float factor = QueryFactor(QueryPeak<Config::kFloat16>(v));
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       if constexpr (Config::kCode == CacheCode::kInt8) {

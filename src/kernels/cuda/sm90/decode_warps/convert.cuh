@@ -45,18 +45,12 @@ __device__ __forceinline__ float QueryPeak(const uint2 (&row)[kCount]) {
   }
   peak = max(peak, __shfl_xor_sync(~0u, peak, 1));
   peak = max(peak, __shfl_xor_sync(~0u, peak, 2));
-  if constexpr (kFloat16) {
-    constexpr int kInfinity = 0x7c00;  // NaN are above it
-    return ptx::UnpackF16(static_cast<uint32_t>(min(peak, kInfinity))).x;
-  } else {
-    return __uint_as_float(static_cast<uint32_t>(peak) << 16);
-  }
+  constexpr int kInfinity = kFloat16 ? 0x7c00 : 0x7f80;  // NaN are above it, and fmaxf drops them
+  return ElementType<kFloat16>::Unpack(static_cast<uint32_t>(min(peak, kInfinity))).x;
 }
-// Float16 rows overflow more easily: of one that is not finite no score may be, either, and
-// integers would hide it.
-template <bool kFloat16>
+// Of a row that is not finite no score may be, either, and integers would hide it.
 __device__ __forceinline__ float QueryFactor(float peak) {
-  if (kFloat16 && peak == INFINITY) return NAN;
+  if (peak == INFINITY) return NAN;
   const int exponent = 127 + 14 + 127 - static_cast<int>(__float_as_uint(peak) >> 23);
   return __uint_as_float(static_cast<uint32_t>(min(exponent, 253)) << 23);
 }
