@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <numbers>
 #include <optional>
 
 #include "emulator/simt.h"
@@ -39,8 +38,34 @@ struct Case {
   float broken = 0;     // this; unless it is finite, NaN are expected
 };
 
+// A key's weight, and what its values have to be for that.
+void SetWeight(const Case& c, const PageTable& table, size_t sequence, int token, int head,
+               HostPlane (&planes)[2]) {
+  const bool latent = c.dim_qk > c.dim_v;
+  HostPlane& keys = planes[latent ? 1 : 0];
+  HostPlane& values = planes[latent ? 0 : 1];
+  for (int d = 0; d < keys.dim; ++d) {  // nothing else, so that a key's codes hold it
+    keys.Set(table, sequence, token, head, d, d == 0 ? Log2Weight(c.weights, token) * 8 : 0);
+  }
+  for (int d = 0; d < c.dim_v; ++d) {
+    auto value = static_cast<float>(values.Value(table, sequence, token, head, d));
+    if (c.weights == Weights::kWaiting) {
+      // The first scales are a power of two. Where the base waits over codes they are nearly four
+      // times that: float16 probabilities times scales have room for no more.
+      const float peak = c.code == CacheCode::kInt8 ? 127.F / 128 : 448.F / 512;
+      value = d % 128 == 0 ? peak : value * 0.8F;
+      if (token >= 128 && token % 128 < 64) value *= 3.875F;
+    } else if (token == 0) {
+      value = 0;
+    }
+    values.Set(table, sequence, token, head, d, value);
+  }
+}
+
 void Check(const Case& c, uint64_t seed, std::vector<uint16_t>* result = nullptr) {
-  SCOPED_TRACE(std::string(c.name) + ", seed " + std::to_string(seed));
+  SCOPED_TRACE(fmt::format("{}: {} heads of {}, kernel {}, code {}{}{}, seed {}", c.name, c.heads,
+                           c.dim_qk, static_cast<int>(c.kernel), static_cast<int>(c.code),
+                           c.portable ? ", portable" : "", c.float16 ? ", float16" : "", seed));
   Noise noise(static_cast<uint32_t>(seed));
   simt::SetSeed(seed);
   const bool latent = c.dim_qk > c.dim_v;
@@ -65,21 +90,16 @@ void Check(const Case& c, uint64_t seed, std::vector<uint16_t>* result = nullptr
   const size_t q_size = static_cast<size_t>(tokens) * c.heads * c.dim_qk;
   auto q = noise.Elements(q_size, c.logit_scale / c.value_scale, c.float16);
   const auto q_value = [&](size_t i) { return bench::ElementToF32(q[i], c.float16); };
-  const float scale = 1.f / std::sqrt(static_cast<float>(c.dim_qk));
-  if (c.weights != Weights::kRandom) {
+  const bool weighted = c.weights != Weights::kRandom;
+  const float scale = weighted ? kWeightsScale : 1.f / std::sqrt(static_cast<float>(c.dim_qk));
+  if (weighted) {
     const int along = latent ? c.dim_v : 0;
     for (size_t i = 0; i < q_size; ++i) {
       q[i] = bench::F32ToElement(static_cast<int>(i) % c.dim_qk == along ? 1.f : 0.f, c.float16);
     }
     for (size_t b = 0; b < count; ++b) {
-      for (int h = 0; h < c.kv_heads; ++h) {
-        for (int t = 0; t < c.kv_lengths[b]; ++t) {
-          planes[latent ? 1 : 0].Set(table, b, t, h, 0,
-                                     Log2Weight(c.weights, t) * std::numbers::ln2_v<float> / scale);
-        }
-        for (int d = 0; d < c.dim_v && c.kv_lengths[b] > 0; ++d) {
-          planes[latent ? 0 : 1].Set(table, b, 0, h, d, 0);
-        }
+      for (int t = 0; t < c.kv_lengths[b]; ++t) {
+        for (int h = 0; h < c.kv_heads; ++h) SetWeight(c, table, b, t, h, planes);
       }
     }
   }
@@ -490,15 +510,17 @@ TEST(EmulatedDecode, QueriesThatAreNotFiniteAreSeenInTheOutput) {
 }
 
 // What float16 probabilities could not hold: too large, or so small that they would be zeros.
-void CheckWeights(Case c) {
-  for (const Weights weights : {Weights::kSink, Weights::kRising, Weights::kSteepRise}) {
+void CheckWeights(Case c, Weights sink = Weights::kSink) {
+  for (const Weights weights : {sink, Weights::kWaiting, Weights::kRising, Weights::kSteepRise}) {
     for (const bool float16 : {false, true}) {
       if (simt::kWatched && !float16) continue;  // the same accesses
-      c.name = weights == Weights::kSink     ? "a sink"
-               : weights == Weights::kRising ? "rising weights"
-                                             : "steeply rising weights";
+      c.name = IsSink(weights)                ? "a sink"
+               : weights == Weights::kWaiting ? "weights that a base waits for"
+               : weights == Weights::kRising  ? "rising weights"
+                                              : "steeply rising weights";
       c.weights = weights;
-      c.value_scale = weights == Weights::kSink ? kSinkValues : 1;
+      c.value_scale = IsSink(weights) ? kSinkValues : 1;
+      c.num_sms = weights == Weights::kWaiting ? 1 : 4;  // a part has many tiles
       c.float16 = float16;
       Check(c, 5);
     }
@@ -506,20 +528,28 @@ void CheckWeights(Case c) {
 }
 
 TEST(EmulatedDecode, UnevenWeights) {
-  CheckWeights({.kv_lengths = {330, 1, 64}, .kernel = ops::DecodeKernel::kWarps});
-  CheckWeights({.kv_lengths = {330, 1, 64}, .kernel = ops::DecodeKernel::kWarpgroups});
-  CheckWeights({.kv_lengths = {330, 1, 64}, .portable = true});
+  const Case heads = {.kv_lengths = {330, 1, 64}};
+  Case c = heads;
+  c.kernel = ops::DecodeKernel::kWarps;
+  CheckWeights(c);
+  c.kernel = ops::DecodeKernel::kWarpgroups;
+  CheckWeights(c, Weights::kDeepSink);
+  c = heads;
+  c.portable = true;
+  CheckWeights(c);
   Case mla = {.kv_heads = 1, .dim_qk = 576, .dim_v = 512, .kv_lengths = {330, 1, 64}};
   mla.portable = true;
   mla.heads = 16;
   CheckWeights(mla);
   mla.portable = false;
-  CheckWeights(mla);
+  CheckWeights(mla, Weights::kDeepSink);
   mla.heads = 64;
   CheckWeights(mla);
   if (simt::kWatched) return;  // the accesses of Float16OverQuantised
   for (const CacheCode code : {CacheCode::kInt8, CacheCode::kE4m3}) {
-    CheckWeights({.kv_lengths = {330, 1, 64}, .code = code});
+    c = heads;
+    c.code = code;
+    CheckWeights(c);
     mla.heads = 16;
     mla.code = code;
     CheckWeights(mla);

@@ -70,8 +70,8 @@ class LatentConsumer {
   static constexpr int kGroupTiles = Config::kScaleGroup / 16;  // of 16 output columns
   static constexpr int kOwnKeys = 16;
   using Type = ElementType<Config::kFloat16>;
-  using Slack = WarpsSlack</*kQuantised=*/true, Config::kFloat16>;
-  using Range = ProbabilityRange<Config::kFloat16, Slack::kScores, Slack::kScales>;
+  using Slack = WarpsSlack</*kQuantised=*/true>;
+  using Range = ProbabilityRange</*kFloat16=*/true, Slack::kScores, Slack::kScales>;
 
   __device__ __forceinline__ LatentConsumer(const DecodeParams& params,
                                             const LatentShared<Config>& shared, int row_tile)

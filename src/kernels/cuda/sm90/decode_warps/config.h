@@ -7,13 +7,12 @@
 
 namespace fathom::kernels::cuda::sm90 {
 
-// How far scores and scales of values may grow before what they are relative to moves, log2. Their
-// products are float16 where the cache is quantised; with float16 outputs the base of probabilities
-// is lower (ProbabilityRange), and leaves less room.
-template <bool kQuantised, bool kFloat16>
+// How far scores and scales of values may grow before what they are relative to moves, log2. Over
+// codes their products are float16, whatever the output is: ProbabilityRange leaves room for both.
+template <bool kQuantised>
 struct WarpsSlack {
-  static constexpr int kScores = kQuantised && kFloat16 ? 6 : 8;
-  static constexpr int kScales = !kQuantised ? 0 : kFloat16 ? 2 : 4;
+  static constexpr int kScores = kQuantised ? 6 : 8;
+  static constexpr int kScales = kQuantised ? 2 : 0;
 };
 
 // kDim: elements of keys and of values. kRows: query rows of a block, 8 or 16. kFloat16: queries,

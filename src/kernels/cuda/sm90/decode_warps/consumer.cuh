@@ -99,8 +99,9 @@ class WarpsConsumer {
   static constexpr int kSteps = Config::kDim / 16;  // of 16 elements
   static constexpr int kOwnKeys = 16;
   using Type = ElementType<Config::kFloat16>;
-  using Slack = WarpsSlack<Config::kQuantised, Config::kFloat16>;
-  using Range = ProbabilityRange<Config::kFloat16, Slack::kScores, Slack::kScales>;
+  using Slack = WarpsSlack<Config::kQuantised>;
+  using Range =
+      ProbabilityRange<Config::kQuantised || Config::kFloat16, Slack::kScores, Slack::kScales>;
 
   __device__ __forceinline__ WarpsConsumer(const DecodeParams& params,
                                            const WarpsShared<Config>& shared, Source& source,
@@ -443,7 +444,7 @@ class WarpsConsumer {
   }
 
   // Scores (log2) become probabilities relative to 2^base_, which follows the running maximum only
-  // when that has grown by 2^8 or so (WarpsSlack): until then nothing has to be rescaled, and no
+  // when that has grown by 2^8 or 2^6 (WarpsSlack): until then nothing has to be rescaled, and no
   // maximum to be taken over lanes.
   __device__ __forceinline__ void Softmax(float (&s)[kRowTiles][4]) {
     bool grown = false;
