@@ -46,6 +46,7 @@ struct PrefillRun::State {
   void AddLearned(ops::PrefillAttentionShape planned, const ops::GpuLimits& gpu) {
     planned.page_tokens = ops::LearnedRowsCache::kPageTokens;
     planned.max_kv_tokens = sparse->policy.learned_rows;
+    planned.max_total_kv_tokens = 0;
     planned.causal = false;
     learned.emplace(PrefillLearned{LearnedRows(*sparse, shape.dim_qk, shape.dim_v, shape.float16),
                                    Checked(ops::PlanPrefillAttention(planned, {}, gpu)), params});
@@ -90,9 +91,11 @@ PrefillRun::PrefillRun(PrefillCase shape, const ops::PrefillAttentionOptions& op
     s.query_starts.push_back(s.query_starts.back() + queries);
   const int num_tokens = s.query_starts.back();
   s.max_kv = *std::max_element(c.kv_lengths.begin(), c.kv_lengths.end());
+  const int64_t keys = std::accumulate(c.kv_lengths.begin(), c.kv_lengths.end(), int64_t{0});
   const ops::PrefillAttentionShape planned = {.num_sequences = count,
                                               .num_tokens = num_tokens,
                                               .max_kv_tokens = s.max_kv,
+                                              .max_total_kv_tokens = keys,
                                               .num_heads = c.num_heads,
                                               .num_kv_heads = c.num_kv_heads,
                                               .head_dim_qk = c.dim_qk,

@@ -120,14 +120,17 @@ DecodeAttentionShape AttentionCase::DecodeShape() const {
 
 PrefillAttentionShape AttentionCase::PrefillShape() const {
   int64_t tokens = 0;
-  int64_t keys = 1;
+  int64_t longest = 1;
+  int64_t keys = 0;
   for (const cost::AttentionSequence& s : call.sequences) {
     tokens += s.queries;
-    keys = std::max(keys, s.keys);
+    longest = std::max(longest, s.keys);
+    keys += s.keys;
   }
   return {.num_sequences = static_cast<int32_t>(call.sequences.size()),
           .num_tokens = static_cast<int32_t>(std::min(tokens, kMaxKeys)),
-          .max_kv_tokens = static_cast<int32_t>(keys),
+          .max_kv_tokens = static_cast<int32_t>(longest),
+          .max_total_kv_tokens = keys,
           .num_heads = call.heads,
           .num_kv_heads = call.kv_heads,
           .head_dim_qk = call.dim_qk,
@@ -142,12 +145,10 @@ PrefillAttentionShape AttentionCase::PrefillShape() const {
 
 MlaPrefillShape AttentionCase::LatentPrefillShape() const {
   const PrefillAttentionShape shape = PrefillShape();
-  int64_t keys = 0;
-  for (const cost::AttentionSequence& s : call.sequences) keys += s.keys;
   return {.num_sequences = shape.num_sequences,
           .num_tokens = shape.num_tokens,
           .max_kv_tokens = shape.max_kv_tokens,
-          .max_total_kv_tokens = keys,
+          .max_total_kv_tokens = shape.max_total_kv_tokens,
           .num_heads = shape.num_heads,
           .page_tokens = page_tokens,
           .causal = shape.causal,

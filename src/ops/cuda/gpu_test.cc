@@ -165,6 +165,9 @@ TEST(ArgumentErrors, OverflowingSizes) {
                                 .head_dim_qk = 128,
                                 .head_dim_v = 128};
   EXPECT_THAT(PrefillError(prefill, kH200), HasSubstr("tiles of 128 rows"));
+  prefill.max_total_kv_tokens = 99;
+  EXPECT_THAT(PrefillError(prefill, kH200), HasSubstr("up to 100 keys, 99 keys in all"));
+  prefill.max_total_kv_tokens = 0;
   prefill.num_sequences = prefill.max_kv_tokens = kHuge;
   EXPECT_THAT(PrefillError(prefill, kH200), HasSubstr("keys in all"));
 }

@@ -61,6 +61,17 @@ TEST(PlanMlaPrefill, SequencesShareParts) {
   ASSERT_TRUE(plan);
   EXPECT_EQ(plan->num_parts, 1);
   EXPECT_EQ(plan->part_keys, 5120);
+
+  // However many sequences a part holds pieces of, its keys are counted once: L2 has room for 11
+  // heads of 4.1 MiB, and 8 of 64 tiles or more have four for each SM.
+  for (const int sequences : {1, 4, 16}) {
+    auto chunks = Chunk(128, 8192, 32768 / sequences);
+    chunks.num_sequences = sequences;
+    const auto parts = PlanMlaPrefill(chunks, {}, kH200);
+    ASSERT_TRUE(parts);
+    EXPECT_EQ(parts->num_parts, 5);
+    EXPECT_EQ(parts->prefill.section_heads, 8) << sequences;
+  }
 }
 
 TEST(PlanMlaPrefill, RefusalsSayWhy) {

@@ -58,10 +58,14 @@ Result<PrefillAttentionPlan> PlanPrefillAttention(const PrefillAttentionShape& s
                s.page_tokens, SupportedOn(gpu, PrefillKernels()));
   }
   constexpr int64_t kMaxKeys = int64_t{1} << 40;
-  if (int64_t{s.num_sequences} * s.max_kv_tokens > kMaxKeys) {
+  const int64_t total_keys = s.max_total_kv_tokens != 0
+                                 ? s.max_total_kv_tokens
+                                 : int64_t{s.num_sequences} * s.max_kv_tokens;
+  if (total_keys < s.max_kv_tokens || total_keys > kMaxKeys) {
     return Err(Code::kInvalidArgument,
-               "prefill attention: {} sequences of up to {} keys: expected at most {} keys in all",
-               s.num_sequences, s.max_kv_tokens, kMaxKeys);
+               "prefill attention: {} sequences of up to {} keys, {} keys in all: expected at "
+               "least those of one sequence and at most {}",
+               s.num_sequences, s.max_kv_tokens, total_keys, kMaxKeys);
   }
   const bool sparse = s.window != std::numeric_limits<int32_t>::max();
   if (s.window < 0 || s.anchors < 0 || ((sparse || s.anchors != 0) && !s.causal)) {
@@ -115,8 +119,7 @@ Result<PrefillAttentionPlan> PlanPrefillAttention(const PrefillAttentionShape& s
                s.num_tokens, s.num_heads, std::numeric_limits<int32_t>::max(), plan.rows);
   }
   plan.max_tiles = static_cast<int32_t>(tiles);
-  const int64_t head_bytes =
-      int64_t{s.num_sequences} * s.max_kv_tokens * (s.head_dim_qk + s.head_dim_v) * 2;
+  const int64_t head_bytes = total_keys * (s.head_dim_qk + s.head_dim_v) * 2;
   const int64_t kv_heads =
       options.tuning.l2_section_bytes > 0
           ? std::clamp<int64_t>(options.tuning.l2_section_bytes / head_bytes, 1, s.num_kv_heads)

@@ -15,8 +15,9 @@ namespace fathom::ops {
 // Upper bounds, where a step may hold less.
 struct PrefillAttentionShape {
   int32_t num_sequences = 0;
-  int32_t num_tokens = 0;     // query tokens of all sequences
-  int32_t max_kv_tokens = 0;  // of one sequence
+  int32_t num_tokens = 0;           // query tokens of all sequences
+  int32_t max_kv_tokens = 0;        // of one sequence
+  int64_t max_total_kv_tokens = 0;  // of all sequences; 0: num_sequences * max_kv_tokens
   int32_t num_heads = 0;
   int32_t num_kv_heads = 0;
   int32_t head_dim_qk = 0;

@@ -52,6 +52,13 @@ TEST(PlanPrefillAttention, CountsTilesAndSections) {
   chunk.num_heads = 28;
   chunk.num_kv_heads = 7;  // L2 holds six: 4 and 3
   EXPECT_EQ(PlanPrefillAttention(chunk, {}, kH200)->section_heads, 16);
+  // Unequal lengths: nine heads of what is there, but none of 16 times the longest.
+  auto unequal = Shape(16, 1024);
+  unequal.num_kv_heads = 32;
+  unequal.max_kv_tokens = 9000;
+  EXPECT_EQ(PlanPrefillAttention(unequal, {}, kH200)->section_heads, 1);
+  unequal.max_total_kv_tokens = 10000;
+  EXPECT_EQ(PlanPrefillAttention(unequal, {}, kH200)->section_heads, 4);
   // A short prompt has fewer tiles than the GPU has SMs.
   EXPECT_LE(PlanPrefillAttention(Shape(1, 100), {}, kH200)->num_blocks, 32);
 }
