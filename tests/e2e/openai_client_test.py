@@ -164,26 +164,32 @@ def test_ledger_adds_up(client, server):
 
 
 def test_the_ledger_explains_nearly_everything(client, server):
-    """At most 2 % of the wall time is unexplained: alone, and beside another's long prompts. The
-    best of three, because other programs may take the CPU between two stages."""
-    def unexplained(prompt):
-        answer = client.completions.create(
-            model=server.model, prompt=prompt, max_tokens=200,
-            extra_body={"ignore_eos": True, "fathom": {"ledger": True}})
-        return answer.model_extra["fathom"]["ledger"]
+    """At most 2 % of the wall time is unexplained: alone, and streamed beside another's long prompt
+    that comes in between. One of three attempts must do, because other programs may take the CPU
+    between two stages."""
+    options = dict(model=server.model, prompt="The sea", max_tokens=200,
+                   extra_body={"ignore_eos": True, "fathom": {"ledger": True}})
 
-    assert min(unexplained("The sea")["unexplained_percent"] for _ in range(3)) <= 2
-    best = 100
-    for attempt in range(3):
+    def alone(attempt):
+        answer = client.completions.create(**options)
+        return answer.model_extra["fathom"]["ledger"]["unexplained_percent"]
+
+    def interrupted(attempt):
         other = threading.Thread(target=lambda: client.completions.create(
-            model=server.model, prompt=f"{attempt} word" * 1500, max_tokens=4))
+            model=server.model, prompt=f"{attempt} word" * 400, max_tokens=4))
+        stream = client.completions.create(**options, stream=True)
+        next(stream)
         other.start()
-        ledger = unexplained("The sea")
+        ledger = list(stream)[-1].model_extra["fathom"]["ledger"]
         other.join()
         parts = {p["part"]: p["ns"] for p in ledger["parts"]}
-        if parts.get("others_prefill", 0) > 0:
-            best = min(best, ledger["unexplained_percent"])
-    assert best <= 2
+        return ledger["unexplained_percent"] if parts.get("others_prefill", 0) > 0 else 100
+
+    for unexplained in alone, interrupted:
+        percents = []
+        while not percents or percents[-1] > 2:
+            assert len(percents) < 3, percents
+            percents.append(unexplained(len(percents)))
 
 
 def test_prefix_cache_serves_the_second_request(client, server):
