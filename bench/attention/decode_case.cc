@@ -37,10 +37,6 @@ PlaneShape MakePlane(const DecodeCase& shape, int heads, int dim, int64_t page_b
 
 }  // namespace
 
-void CheckCuda(cudaError_t status, const char* what) {
-  FATHOM_CHECK(status == cudaSuccess, "{}: {}", what, cudaGetErrorString(status));
-}
-
 AttentionErrors Compare(const ReferenceResult& want, const std::vector<int64_t>& index,
                         const std::vector<uint16_t>& out, const std::vector<float>& lse, int dim_v,
                         bool float16) {
@@ -64,16 +60,6 @@ AttentionErrors Compare(const ReferenceResult& want, const std::vector<int64_t>&
   }
   errors.out = norm == 0 ? std::sqrt(difference) : std::sqrt(difference / norm);
   return errors;
-}
-
-ops::GpuLimits QueryGpu() {
-  cudaDeviceProp properties;
-  CheckCuda(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
-  return {.compute_major = properties.major,
-          .compute_minor = properties.minor,
-          .num_sms = properties.multiProcessorCount,
-          .shared_bytes_per_block = static_cast<int64_t>(properties.sharedMemPerBlockOptin),
-          .l2_bytes = properties.l2CacheSize};
 }
 
 // Attention to learned rows, in a call of its own.
@@ -307,10 +293,16 @@ DecodeRun::DecodeRun(DecodeCase shape, const ops::DecodeAttentionOptions& option
     p.plane[i] = {base + (i == 0 ? 0 : second_offset), s.plane[i].page_stride_bytes,
                   s.plane[i].token_stride_bytes, s.plane[i].head_stride_bytes};
     FillPlane(base + (i == 0 ? 0 : second_offset), s.plane[i], s.table.As<int32_t>(),
-              s.table_stride, c.page_tokens, s.lengths.As<int32_t>(), count, s.max_kv, 1.f,
-              static_cast<uint32_t>(17 + i));
+              s.table_stride, c.page_tokens, s.lengths.As<int32_t>(), count, s.max_kv,
+              {.seed = static_cast<uint32_t>(17 + i),
+               .weights = c.weights,
+               .keys = i == (IsLatent(c) ? 1 : 0)});
   }
-  FillRandom(s.q.As<void>(), q_rows * c.dim_qk, c.logit_scale * 3.f, 5, c.float16);
+  if (c.weights == Weights::kRandom) {
+    FillRandom(s.q.As<void>(), q_rows * c.dim_qk, c.logit_scale * 3.f, 5, c.float16);
+  } else {
+    s.q = UnitQueries(q_rows, c.dim_qk, IsLatent(c) ? c.dim_v : 0, c.float16);
+  }
   p.q = s.q.As<void>();
   p.q_token_stride = int64_t{c.num_heads} * c.dim_qk;
   p.q_head_stride = c.dim_qk;
@@ -328,7 +320,9 @@ DecodeRun::DecodeRun(DecodeCase shape, const ops::DecodeAttentionOptions& option
   p.out_token_stride = int64_t{c.num_heads} * c.dim_v;
   p.out_head_stride = c.dim_v;
   p.lse = s.lse.As<float>();
-  p.scale = 1.f / std::sqrt(static_cast<float>(IsLatent(c) ? 192 : c.dim_qk));
+  p.scale = c.weights != Weights::kRandom
+                ? kWeightsScale
+                : 1.f / std::sqrt(static_cast<float>(IsLatent(c) ? 192 : c.dim_qk));
   if (c.sparse()) {
     s.lists = Buffer(Checked(ops::PackTileLists(lists, lists.Needs())));
     ops::BindTileLists(lists.Needs(), s.lists.As<void>(), &p);

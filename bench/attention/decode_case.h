@@ -26,7 +26,8 @@ struct DecodeCase {
   bool token_major = true;            // [page, token, head, dim], else [page, head, token, dim]
   bool contiguous = false;            // [head, page, token, dim], keys and values apart; bf16
   kernels::cuda::CacheCode code = kernels::cuda::CacheCode::kBf16;
-  bool float16 = false;  // queries, what is not quantised of the cache, and output
+  bool float16 = false;                // queries, what is not quantised of the cache, and output
+  Weights weights = Weights::kRandom;  // else queries and cache are what makes these
   std::optional<ops::sparse::Policy> policy = {};  // what it keeps is visited by tile lists
 
   bool sparse() const { return policy.has_value(); }

@@ -85,6 +85,33 @@ void AddSparseChecks(std::vector<DecodeCase>* cases) {
   add(Gqa(32, 8, 128, {65536}), Ranges(32, 8), "key ranges 1k to 64k");
 }
 
+// Parts have to have several tiles: of 32 kv heads, by spans, or of a long sequence. None is small:
+// a sanitizer sees the same accesses elsewhere.
+void AddUnevenWeights(std::vector<DecodeCase>* cases) {
+  const std::vector<int32_t> lengths = {5000, 1, 700, 64};
+  const auto add = [cases](DecodeCase c, const char* what) {
+    c.name = fmt::format("{} {}{}", Label(c), what, c.kv_lengths.size() == 1 ? ", long" : "");
+    cases->push_back(std::move(c));
+  };
+  for (const CacheCode code : {CacheCode::kBf16, CacheCode::kInt8, CacheCode::kE4m3}) {
+    for (const bool float16 : {false, true}) {
+      for (DecodeCase c : {Gqa(32, 32, 128, lengths), Gqa(64, 32, 64, lengths), Mla(16, lengths),
+                           Mla(128, lengths), Mla(16, {40000}), Mla(128, {40000})}) {
+        if (code != CacheCode::kBf16 && c.num_heads == 128) continue;  // 16 rows a block
+        c.code = code;
+        c.float16 = float16;
+        c.weights = Weights::kWaiting;
+        add(c, "weights that a base waits for");
+        if (c.kv_lengths.size() == 1) continue;
+        c.weights = Weights::kSink;
+        add(c, "weights beside a sink");
+        c.weights = Weights::kSteepRise;
+        add(c, "weights that rise steeply");
+      }
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<DecodeCase> DecodeCheckCases() {
@@ -175,6 +202,7 @@ std::vector<DecodeCase> DecodeCheckCases() {
       add(std::move(c), "float16");
     }
   }
+  AddUnevenWeights(&cases);
   std::vector<int32_t> unequal(64, 1024);
   unequal[5] = 65536;
   add(Gqa(8, 2, 128, unequal), "1 x 64k + 63 x 1k");

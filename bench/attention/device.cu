@@ -1,9 +1,8 @@
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <algorithm>
 
 #include "device.h"
+#include "element.h"
+#include "kernels/cuda/element_type.cuh"
 #include "kernels/cuda/fp8.h"
 
 namespace fathom::bench {
@@ -19,16 +18,16 @@ __device__ float Noise(uint64_t index, uint32_t seed) {
 
 using kernels::cuda::CacheCode;
 
+using Bf16 = kernels::cuda::ElementType<false>;
+using Float16 = kernels::cuda::ElementType<true>;
+
 __device__ float LoadElement(const void* data, int64_t i, bool float16) {
-  return float16 ? __half2float(static_cast<const __half*>(data)[i])
-                 : __bfloat162float(static_cast<const __nv_bfloat16*>(data)[i]);
+  const uint32_t bits = static_cast<const uint16_t*>(data)[i];
+  return (float16 ? Float16::Unpack(bits) : Bf16::Unpack(bits)).x;
 }
 __device__ void StoreElement(void* data, int64_t i, float value, bool float16) {
-  if (float16) {
-    static_cast<__half*>(data)[i] = __float2half_rn(value);
-  } else {
-    static_cast<__nv_bfloat16*>(data)[i] = __float2bfloat16_rn(value);
-  }
+  auto* at = static_cast<uint16_t*>(data) + i;
+  float16 ? Float16::Store(at, value) : Bf16::Store(at, value);
 }
 
 __device__ int64_t Offset(int64_t page, int in_page, int head, int64_t page_stride,
@@ -96,29 +95,31 @@ __device__ Row RowOf(const ReferenceInputs& in, int plane, const QueryRow& row, 
 
 __global__ void FillPlaneKernel(void* base, PlaneShape plane, const int32_t* page_table,
                                 int table_stride, int page_tokens, const int32_t* kv_lengths,
-                                float scale, uint32_t seed) {
+                                PlaneFill fill) {
   const int sequence = static_cast<int>(blockIdx.y);
   const int token = static_cast<int>(blockIdx.x);
   if (token >= kv_lengths[sequence]) return;
+  const bool int8 = plane.code == CacheCode::kInt8;
+  const bool codes = plane.code != CacheCode::kBf16;
+  const float largest = !codes ? 1.f : int8 ? 127.f : kernels::cuda::kE4m3Max;
   for (int i = static_cast<int>(threadIdx.x); i < plane.num_heads * plane.dim; i += blockDim.x) {
     const Row row =
         RowOf(base, plane, page_table, table_stride, page_tokens, sequence, token, i / plane.dim);
     const uint64_t index =
         (uint64_t{blockIdx.y} << 40) + uint64_t{blockIdx.x} * plane.num_heads * plane.dim + i;
-    const float value = Noise(index, seed);
     const int at = i % plane.dim;
-    if (plane.code == CacheCode::kBf16) {
-      StoreElement(row.elements, at, scale * value, row.float16);
+    const int in_group = codes ? at % plane.scale_group : 0;
+    const FilledElement e =
+        FillElement(fill, largest, token, at, Noise(index, fill.seed),
+                    Noise(index - static_cast<uint64_t>(in_group), fill.seed + 1));
+    if (!codes) {
+      StoreElement(row.elements, at, e.unit * e.magnitude, row.float16);
       continue;
     }
-    const bool int8 = plane.code == CacheCode::kInt8;
-    const float largest = int8 ? 127.f : kernels::cuda::kE4m3Max;
     reinterpret_cast<uint8_t*>(row.elements)[at] =
-        int8 ? static_cast<uint8_t>(__float2int_rn(value * largest))
-             : kernels::cuda::EncodeE4m3(value * largest);
-    if (at % plane.scale_group == 0) {
-      row.scales[at / plane.scale_group] = scale * (1.f + 0.5f * Noise(index, seed + 1)) / largest;
-    }
+        int8 ? static_cast<uint8_t>(__float2int_rn(e.unit * largest))
+             : kernels::cuda::EncodeE4m3(e.unit * largest);
+    if (in_group == 0) row.scales[at / plane.scale_group] = e.magnitude / largest;
   }
 }
 
@@ -126,18 +127,6 @@ __global__ void FillRandomKernel(void* data, int64_t elements, float scale, uint
                                  bool float16) {
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i < elements) StoreElement(data, i, scale * Noise(static_cast<uint64_t>(i), seed), float16);
-}
-
-__global__ void EmptyKernel() {}
-
-__global__ void ReadKernel(const uint4* data, int64_t count) {
-  uint32_t any = 0;
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
-       i += int64_t{gridDim.x} * blockDim.x) {
-    const uint4 v = __ldcg(data + i);
-    any |= v.x | v.y | v.z | v.w;
-  }
-  if (any == 0x12345678) __trap();  // keeps the loads
 }
 
 __device__ int Visible(const ReferenceInputs& in, const QueryRow& row) {
@@ -224,63 +213,34 @@ __global__ void ValuesKernel(ReferenceInputs in, const QueryRow* rows, float* sc
   }
 }
 
-}  // namespace
-
-double TimeCold(const std::function<void(cudaStream_t)>& work, int repeats, L2 state) {
-  constexpr int64_t kFlushBytes = int64_t{256} << 20;
-  static const Buffer flush(kFlushBytes);
-  static const Buffer clean(kFlushBytes);
-  cudaStream_t stream;
-  CheckCuda(cudaStreamCreate(&stream), "cudaStreamCreate");
-  work(stream);  // loads the module
-  CheckCuda(cudaStreamSynchronize(stream), "first run");
-  cudaGraph_t graph;
-  cudaGraphExec_t exec;
-  CheckCuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
-  work(stream);
-  CheckCuda(cudaStreamEndCapture(stream, &graph), "end capture");
-  CheckCuda(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
-  cudaEvent_t start, stop;
-  cudaEventCreate(&start);
-  cudaEventCreate(&stop);
-  std::vector<double> times;
-  for (int i = -2; i < repeats; ++i) {
-    CheckCuda(cudaMemsetAsync(flush.As<void>(), i & 0xff, kFlushBytes, stream), "flush");
-    if (state == L2::kClean) {
-      ReadKernel<<<1024, 256, 0, stream>>>(clean.As<uint4>(), kFlushBytes / 16);
-    }
-    cudaEventRecord(start, stream);
-    CheckCuda(cudaGraphLaunch(exec, stream), "graph");
-    cudaEventRecord(stop, stream);
-    CheckCuda(cudaStreamSynchronize(stream), "replay");
-    float ms = 0;
-    cudaEventElapsedTime(&ms, start, stop);
-    if (i >= 0) times.push_back(ms * 1e3);
-  }
-  cudaEventDestroy(start);
-  cudaEventDestroy(stop);
-  cudaGraphExecDestroy(exec);
-  cudaGraphDestroy(graph);
-  cudaStreamDestroy(stream);
-  std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
-  return times[times.size() / 2];
+template <class... Params, class... Arguments>
+void Launch(const char* what, void (*kernel)(Params...), dim3 blocks, int threads,
+            const Arguments&... arguments) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = blocks;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  CheckCuda(cudaLaunchKernelEx(&config, kernel, Params(arguments)...), what);
 }
+
+}  // namespace
 
 void FillPlane(void* base, const PlaneShape& plane, const int32_t* page_table, int table_stride,
                int page_tokens, const int32_t* kv_lengths, int num_sequences, int max_kv_tokens,
-               float scale, uint32_t seed) {
+               const PlaneFill& fill) {
   if (max_kv_tokens == 0) return;
-  FillPlaneKernel<<<dim3(max_kv_tokens, num_sequences), 256>>>(
-      base, plane, page_table, table_stride, page_tokens, kv_lengths, scale, seed);
-  CheckCuda(cudaGetLastError(), "FillPlane");
+  Launch("FillPlane", FillPlaneKernel, dim3(max_kv_tokens, num_sequences), 256, base, plane,
+         page_table, table_stride, page_tokens, kv_lengths, fill);
 }
 
-void LaunchEmpty(cudaStream_t stream) { EmptyKernel<<<1, 32, 0, stream>>>(); }
-
 void FillRandom(void* data, int64_t elements, float scale, uint32_t seed, bool float16) {
-  FillRandomKernel<<<static_cast<unsigned>((elements + 255) / 256), 256>>>(data, elements, scale,
-                                                                           seed, float16);
-  CheckCuda(cudaGetLastError(), "FillRandom");
+  Launch("FillRandom", FillRandomKernel, dim3(static_cast<unsigned>((elements + 255) / 256)), 256,
+         data, elements, scale, seed, float16);
+}
+
+Buffer UnitQueries(int64_t rows, int dim, int along, bool float16) {
+  std::vector<uint16_t> elements(static_cast<size_t>(rows * dim));
+  for (size_t i = along; i < elements.size(); i += dim) elements[i] = F32ToElement(1, float16);
+  return Buffer(elements);
 }
 
 ReferenceResult Reference(const ReferenceInputs& in, const std::vector<QueryRow>& rows) {
@@ -292,12 +252,11 @@ ReferenceResult Reference(const ReferenceInputs& in, const std::vector<QueryRow>
   const auto chunks = static_cast<unsigned>(std::clamp(in.max_kv_tokens / 64, 1, 256));
   // Rows in the y dimension are limited to 65535 a launch.
   for (unsigned first = 0; first < count; first += 65535) {
-    ScoresKernel<<<dim3(chunks, std::min(count - first, 65535u)), 128>>>(in, list.As<QueryRow>(),
-                                                                         first, scores.As<float>());
+    Launch("Reference", ScoresKernel, dim3(chunks, std::min(count - first, 65535u)), 128, in,
+           list.As<QueryRow>(), first, scores.As<float>());
   }
-  ValuesKernel<<<count, std::min(in.dim_v, 512)>>>(in, list.As<QueryRow>(), scores.As<float>(),
-                                                   out.As<float>(), lse.As<float>());
-  CheckCuda(cudaGetLastError(), "Reference");
+  Launch("Reference", ValuesKernel, dim3(count), std::min(in.dim_v, 512), in, list.As<QueryRow>(),
+         scores.As<float>(), out.As<float>(), lse.As<float>());
   CheckCuda(cudaDeviceSynchronize(), "Reference");
   return {out.Read<float>(), lse.Read<float>()};
 }

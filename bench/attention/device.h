@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/cuda/decode_params.h"
+#include "weights.h"
 
 namespace fathom::bench {
 
@@ -77,13 +78,15 @@ struct PlaneShape {
   int scale_group = 0;  // elements that share one
 };
 
-// Pseudo-random values in (-1, 1) times `scale`, in every row that holds a token; where the plane
-// is quantised, with scales that vary by a factor of three.
+// Every row that holds a token. Noise is pseudo-random in (-1, 1); where the plane is quantised its
+// scales vary by a factor of three.
 void FillPlane(void* base, const PlaneShape& plane, const int32_t* page_table, int table_stride,
                int page_tokens, const int32_t* kv_lengths, int num_sequences, int max_kv_tokens,
-               float scale, uint32_t seed);
+               const PlaneFill& fill);
 void LaunchEmpty(cudaStream_t stream);  // a kernel that does nothing
 void FillRandom(void* data, int64_t elements, float scale, uint32_t seed, bool float16 = false);
+// Of cases that have weights: [rows, dim], zeros but for a one at `along`.
+Buffer UnitQueries(int64_t rows, int dim, int along, bool float16);
 
 // A query row: token `token` of a sequence, one head.
 struct QueryRow {

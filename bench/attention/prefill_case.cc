@@ -143,19 +143,25 @@ PrefillRun::PrefillRun(PrefillCase shape, const ops::PrefillAttentionOptions& op
     const int64_t token_bytes = int64_t{c.num_kv_heads} * dim * 2;
     s.plane[index] = {page * token_bytes, token_bytes, int64_t{dim} * 2, c.num_kv_heads, dim};
     s.plane[index].float16 = c.float16;
-    FillPlane(buffer->As<void>(), s.plane[index], s.table.As<int32_t>(), s.table_stride, page,
-              s.lengths.As<int32_t>(), count, s.max_kv, 1.f, static_cast<uint32_t>(23 + index));
+    FillPlane(
+        buffer->As<void>(), s.plane[index], s.table.As<int32_t>(), s.table_stride, page,
+        s.lengths.As<int32_t>(), count, s.max_kv,
+        {.seed = static_cast<uint32_t>(23 + index), .weights = c.weights, .keys = index == 0});
     return kernels::cuda::PagedPlane{buffer->As<void>(), page * token_bytes, token_bytes,
                                      int64_t{dim} * 2};
   };
   auto& p = s.params;
   p.k = make(c.dim_qk, 0, &s.k);
   p.v = make(c.dim_v, 1, &s.v);
-  s.q = Buffer(int64_t{num_tokens} * c.num_heads * c.dim_qk * 2);
-  s.out = Buffer(int64_t{num_tokens} * c.num_heads * c.dim_v * 2);
-  s.lse = Buffer(int64_t{num_tokens} * c.num_heads * 4);
-  FillRandom(s.q.As<void>(), int64_t{num_tokens} * c.num_heads * c.dim_qk, c.logit_scale * 3.f, 5,
-             c.float16);
+  const int64_t q_rows = int64_t{num_tokens} * c.num_heads;
+  s.q = Buffer(q_rows * c.dim_qk * 2);
+  s.out = Buffer(q_rows * c.dim_v * 2);
+  s.lse = Buffer(q_rows * 4);
+  if (c.weights == Weights::kRandom) {
+    FillRandom(s.q.As<void>(), q_rows * c.dim_qk, c.logit_scale * 3.f, 5, c.float16);
+  } else {
+    s.q = UnitQueries(q_rows, c.dim_qk, 0, c.float16);
+  }
   s.workspace = Buffer(s.plan.workspace_bytes);
   s.workspace.Fill(0xff);
   CheckCuda(cudaMemset(s.workspace.As<void>(), 0, static_cast<size_t>(s.plan.zeroed_bytes)),
@@ -176,7 +182,8 @@ PrefillRun::PrefillRun(PrefillCase shape, const ops::PrefillAttentionOptions& op
   p.out_token_stride = int64_t{c.num_heads} * c.dim_v;
   p.out_head_stride = c.dim_v;
   p.lse = s.lse.As<float>();
-  p.scale = 1.f / std::sqrt(static_cast<float>(c.dim_qk));
+  p.scale =
+      c.weights != Weights::kRandom ? kWeightsScale : 1.f / std::sqrt(static_cast<float>(c.dim_qk));
   ops::BindPrefillWorkspace(s.plan, s.workspace.As<void>(), &p);
   if (c.policy) {
     s.sparse = s.SparsePlan();
@@ -345,6 +352,25 @@ void AddSparseChecks(std::vector<PrefillCase>* cases) {
   }
 }
 
+// Kernels walk from the end: what falls with the position rises for them. None is small: a
+// sanitizer sees the same accesses elsewhere.
+void AddUnevenWeights(std::vector<PrefillCase>* cases) {
+  for (const auto& [dim_qk, dim_v] : {std::pair{64, 64}, {128, 128}, {192, 128}}) {
+    for (const auto& [weights, what] : {std::pair{Weights::kSink, "weights beside a sink"},
+                                        {Weights::kFalling, "weights that fall"},
+                                        {Weights::kSteepFall, "weights that fall steeply"}}) {
+      for (const bool causal : {true, false}) {
+        PrefillCase c = Make(2, 2, dim_qk, dim_v, causal, {2300, 500, 1}, what);
+        c.query_tokens = {500, 200, 1};
+        c.page_tokens = 64;
+        c.weights = weights;
+        cases->push_back(c);
+        cases->push_back(Float16(c));
+      }
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<PrefillCase> PrefillCheckCases() {
@@ -402,6 +428,7 @@ std::vector<PrefillCase> PrefillCheckCases() {
   window.anchors = 10;
   cases.push_back(Float16(window));
   cases.push_back(Float16(large));
+  AddUnevenWeights(&cases);
   return cases;
 }
 

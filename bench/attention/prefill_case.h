@@ -26,6 +26,7 @@ struct PrefillCase {
   std::vector<int32_t> query_tokens;  // empty: as many as keys
   float logit_scale = 1;
   bool float16 = false;                            // queries, keys, values and output
+  Weights weights = Weights::kRandom;              // else queries and cache are what makes these
   std::optional<ops::sparse::Policy> policy = {};  // what it keeps is visited by tile lists
 };
 

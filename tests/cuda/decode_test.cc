@@ -44,21 +44,16 @@ void SetWeight(const Case& c, const PageTable& table, size_t sequence, int token
   const bool latent = c.dim_qk > c.dim_v;
   HostPlane& keys = planes[latent ? 1 : 0];
   HostPlane& values = planes[latent ? 0 : 1];
-  for (int d = 0; d < keys.dim; ++d) {  // nothing else, so that a key's codes hold it
-    keys.Set(table, sequence, token, head, d, d == 0 ? Log2Weight(c.weights, token) * 8 : 0);
+  for (int d = 0; d < keys.dim; ++d) {
+    keys.Set(table, sequence, token, head, d, bench::KeyElement(c.weights, token, d));
   }
   for (int d = 0; d < c.dim_v; ++d) {
     auto value = static_cast<float>(values.Value(table, sequence, token, head, d));
-    if (c.weights == Weights::kWaiting) {
-      // The first scales are a power of two. Where the base waits over codes they are nearly four
-      // times that: float16 probabilities times scales have room for no more.
+    if (c.weights == Weights::kWaiting) {  // the first scales are a power of two
       const float peak = c.code == CacheCode::kInt8 ? 127.F / 128 : 448.F / 512;
       value = d % 128 == 0 ? peak : value * 0.8F;
-      if (token >= 128 && token % 128 < 64) value *= 3.875F;
-    } else if (token == 0) {
-      value = 0;
     }
-    values.Set(table, sequence, token, head, d, value);
+    values.Set(table, sequence, token, head, d, value * bench::ValueFactor(c.weights, token));
   }
 }
 
@@ -91,7 +86,8 @@ void Check(const Case& c, uint64_t seed, std::vector<uint16_t>* result = nullptr
   auto q = noise.Elements(q_size, c.logit_scale / c.value_scale, c.float16);
   const auto q_value = [&](size_t i) { return bench::ElementToF32(q[i], c.float16); };
   const bool weighted = c.weights != Weights::kRandom;
-  const float scale = weighted ? kWeightsScale : 1.f / std::sqrt(static_cast<float>(c.dim_qk));
+  const float scale =
+      weighted ? bench::kWeightsScale : 1.f / std::sqrt(static_cast<float>(c.dim_qk));
   if (weighted) {
     const int along = latent ? c.dim_v : 0;
     for (size_t i = 0; i < q_size; ++i) {
@@ -514,12 +510,12 @@ void CheckWeights(Case c, Weights sink = Weights::kSink) {
   for (const Weights weights : {sink, Weights::kWaiting, Weights::kRising, Weights::kSteepRise}) {
     for (const bool float16 : {false, true}) {
       if (simt::kWatched && !float16) continue;  // the same accesses
-      c.name = IsSink(weights)                ? "a sink"
+      c.name = bench::IsSink(weights)         ? "a sink"
                : weights == Weights::kWaiting ? "weights that a base waits for"
                : weights == Weights::kRising  ? "rising weights"
                                               : "steeply rising weights";
       c.weights = weights;
-      c.value_scale = IsSink(weights) ? kSinkValues : 1;
+      c.value_scale = bench::ValueScale(weights);
       c.num_sms = weights == Weights::kWaiting ? 1 : 4;  // a part has many tiles
       c.float16 = float16;
       Check(c, 5);

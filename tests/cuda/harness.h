@@ -7,11 +7,11 @@
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
-#include <numbers>
 #include <random>
 #include <vector>
 
 #include "attention/element.h"
+#include "attention/weights.h"
 #include "kernels/cuda/decode_params.h"
 #include "order.h"
 
@@ -126,56 +126,7 @@ struct QuantisedPlane {
   }
 };
 
-// Weights of a case's keys, log2, in place of random ones: queries become unit vectors along one
-// element, which makes a key's score.
-//   kSink: the first key outweighs each other by 2^20 to 2^23, but its values are zeros: the others
-//   make the output. kDeepSink: by 2^28 to 2^31. Both 2^13 more than the distance of float16
-//   probabilities' base from the maximum, 2^7 and 2^15. With values of kSinkValues the output is
-//   not too small for float16.
-//   kWaiting: each 64 outweigh those before by 2^7.75 and 2^5.75 in turns, a little less than a
-//   base of exponentials waits for over float16 and over codes. The scales of values grow so, too.
-//   kRising: each outweighs the one before. kFalling: the same for kernels that walk from the end
-//   in tiles of 128.
-//   kSteepRise: each 64 outweigh those before by more than any base waits for. kSteepFall: each 128
-//   outweigh those behind, and in each 128 all outweigh the first 32.
-enum class Weights : uint8_t {
-  kRandom,
-  kSink,
-  kDeepSink,
-  kWaiting,
-  kRising,
-  kFalling,
-  kSteepRise,
-  kSteepFall
-};
-inline bool IsSink(Weights weights) {
-  return weights == Weights::kSink || weights == Weights::kDeepSink;
-}
-inline constexpr float kSinkValues = 32768;
-inline float Log2Weight(Weights weights, int key) {
-  const float wave = -0.37F * static_cast<float>(key % 8);
-  switch (weights) {
-    case Weights::kSink:
-      return key == 0 ? 20.F : wave;
-    case Weights::kDeepSink:
-      return key == 0 ? 28.F : wave;
-    case Weights::kWaiting:
-      return static_cast<float>(key / 128) * 13.5F + (key % 128 < 64 ? 0.F : 7.75F);
-    case Weights::kRising:
-      return static_cast<float>(key) * 0.15F;
-    case Weights::kFalling:
-      return static_cast<float>(key) * -0.075F;
-    case Weights::kSteepRise:
-      return static_cast<float>(key / 64) * 45.F;
-    case Weights::kSteepFall:
-      return static_cast<float>(key / 128) * -45.F + (key % 128 >= 32 ? 34.F : 0.F);
-    case Weights::kRandom:
-      break;
-  }
-  return 0;
-}
-// Scale that makes log2 of weights of score elements that are 8 times these, and exact in bf16.
-inline constexpr float kWeightsScale = std::numbers::ln2_v<float> / 8;
+using bench::Weights;
 
 // Softmax attention of one row over `visible` keys, in float64.
 struct RowReference {

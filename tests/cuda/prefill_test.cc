@@ -45,8 +45,8 @@ void Check(const Case& c, uint64_t seed, std::vector<uint16_t>* bits = nullptr) 
   const int longest = *std::max_element(c.kv_lengths.begin(), c.kv_lengths.end());
   const PageTable table(c.kv_lengths, c.page_tokens, noise);
   HostPlane k(table, c.kv_lengths, c.page_tokens, c.kv_heads, c.dim_qk, 1, noise);
-  HostPlane v(table, c.kv_lengths, c.page_tokens, c.kv_heads, c.dim_v,
-              IsSink(c.weights) ? kSinkValues : 1.f, noise);
+  HostPlane v(table, c.kv_lengths, c.page_tokens, c.kv_heads, c.dim_v, bench::ValueScale(c.weights),
+              noise);
   if (c.float16) {
     k.ToFloat16();
     v.ToFloat16();
@@ -54,7 +54,8 @@ void Check(const Case& c, uint64_t seed, std::vector<uint16_t>* bits = nullptr) 
   auto q =
       noise.Elements(static_cast<size_t>(tokens) * c.heads * c.dim_qk, c.logit_scale, c.float16);
   const bool weighted = c.weights != Weights::kRandom;
-  const float scale = weighted ? kWeightsScale : 1.f / std::sqrt(static_cast<float>(c.dim_qk));
+  const float scale =
+      weighted ? bench::kWeightsScale : 1.f / std::sqrt(static_cast<float>(c.dim_qk));
   if (weighted) {
     for (size_t i = 0; i < q.size(); ++i) {
       q[i] = bench::F32ToElement(static_cast<int>(i) % c.dim_qk == 0 ? 1.f : 0.f, c.float16);
@@ -62,7 +63,7 @@ void Check(const Case& c, uint64_t seed, std::vector<uint16_t>* bits = nullptr) 
     for (size_t b = 0; b < count; ++b) {
       for (int h = 0; h < c.kv_heads; ++h) {
         for (int t = 0; t < c.kv_lengths[b]; ++t) {
-          k.Set(table, b, t, h, 0, Log2Weight(c.weights, t) * 8);
+          k.Set(table, b, t, h, 0, bench::KeyElement(c.weights, t, 0));
         }
         for (int d = 0; d < c.dim_v && c.kv_lengths[b] > 0; ++d) v.Set(table, b, 0, h, d, 0);
       }

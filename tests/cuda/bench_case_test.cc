@@ -1,0 +1,85 @@
+// What the GPU's checks are made of, on the emulated GPU: inputs whose weights are far apart, and
+// the references that kernels are compared with.
+#include <gtest/gtest.h>
+
+#include "attention/decode_case.h"
+#include "attention/prefill_case.h"
+#include "order.h"
+
+namespace fathom::cuda_test {
+namespace {
+
+using bench::AttentionErrors;
+using bench::Weights;
+using kernels::cuda::CacheCode;
+
+constexpr ops::GpuLimits kGpu = {
+    .compute_major = 9, .num_sms = 1, .shared_bytes_per_block = 232448};
+
+// The benchmark's own bounds.
+void Expect(const AttentionErrors& errors, bool float16) {
+  EXPECT_TRUE(errors.finite);
+  EXPECT_LE(errors.out, float16 ? 5e-3 / 8 : 5e-3);
+  EXPECT_LE(errors.lse, 1e-3);
+}
+
+constexpr Weights kDecodeWeights[] = {Weights::kRandom, Weights::kSink, Weights::kWaiting,
+                                      Weights::kSteepRise};
+constexpr Weights kPrefillWeights[] = {Weights::kRandom, Weights::kSink, Weights::kFalling,
+                                       Weights::kSteepFall};
+
+TEST(BenchDecodeCase, AgreesWithItsReferences) {
+  if (simt::kWatched) return;  // a thread for each element that is filled takes too long
+  for (const bool latent : {false, true}) {
+    for (const CacheCode code : {CacheCode::kBf16, CacheCode::kInt8, CacheCode::kE4m3}) {
+      for (const bool float16 : {false, true}) {
+        for (const Weights weights : kDecodeWeights) {
+          SCOPED_TRACE(fmt::format("latent {}, code {}, float16 {}, weights {}", latent,
+                                   static_cast<int>(code), float16, static_cast<int>(weights)));
+          simt::SetSeed(7);
+          bench::DecodeRun run({.num_heads = 2,
+                                .num_kv_heads = latent ? 1 : 2,
+                                .dim_qk = latent ? 576 : 64,
+                                .dim_v = latent ? 512 : 64,
+                                .kv_lengths = {270, 1},
+                                .code = code,
+                                .float16 = float16,
+                                .weights = weights},
+                               {}, kGpu);
+          run.Prepare();
+          run.Run();
+          Expect(run.CompareFloat32(), float16);
+          if (code == CacheCode::kBf16) Expect(run.CompareFloat64(), float16);
+          EXPECT_TRUE(run.ScheduleMatchesHost());
+        }
+      }
+    }
+  }
+}
+
+TEST(BenchPrefillCase, AgreesWithItsReference) {
+  if (simt::kWatched) return;  // a thread for each element that is filled takes too long
+  for (const bool portable : {false, true}) {
+    for (const bool float16 : {false, true}) {
+      for (const Weights weights : kPrefillWeights) {
+        SCOPED_TRACE(fmt::format("portable {}, float16 {}, weights {}", portable, float16,
+                                 static_cast<int>(weights)));
+        simt::SetSeed(7);
+        bench::PrefillRun run({.num_heads = 1,
+                               .num_kv_heads = 1,
+                               .dim_qk = 64,
+                               .dim_v = 64,
+                               .kv_lengths = {400, 1},
+                               .query_tokens = {70, 1},
+                               .float16 = float16,
+                               .weights = weights},
+                              {.portable = portable}, kGpu);
+        run.Run();
+        Expect(run.CompareFloat32(20), float16);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fathom::cuda_test
