@@ -57,6 +57,26 @@ TEST(BenchDecodeCase, AgreesWithItsReferences) {
   }
 }
 
+// Results of a part of few keys are beyond float16, the output is not: the sink has values of zero.
+TEST(BenchDecodeCase, PartsOfCodesBeyondFloat16) {
+  if (simt::kWatched) return;
+  for (const CacheCode code : {CacheCode::kInt8, CacheCode::kE4m3}) {
+    SCOPED_TRACE(static_cast<int>(code));
+    bench::DecodeRun run({.num_heads = 2,
+                          .num_kv_heads = 1,
+                          .dim_qk = 576,
+                          .dim_v = 512,
+                          .kv_lengths = {65, 64 * 6 + 8},
+                          .code = code,
+                          .float16 = true,
+                          .weights = Weights::kSink},
+                         {}, {.compute_major = 9, .num_sms = 8, .shared_bytes_per_block = 232448});
+    run.Prepare();
+    run.Run();
+    Expect(run.CompareFloat32(), true);
+  }
+}
+
 TEST(BenchPrefillCase, AgreesWithItsReference) {
   for (const bool portable : {false, true}) {
     for (const bool float16 : {false, true}) {

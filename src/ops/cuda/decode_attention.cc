@@ -289,8 +289,7 @@ Result<DecodeAttentionPlan> PlanDecodeAttention(const DecodeAttentionShape& shap
 }
 
 int DecodeAttentionPlan::PartialElementBytes() const {
-  const bool float16 = kernel.kind == KernelKind::kWide;  // relative to a row's largest
-  return float16 ? 2 : 4;
+  return kernel.latent() && kernel.kind != KernelKind::kPortable ? 2 : 4;
 }
 
 std::string DecodeAttentionPlan::Describe() const {

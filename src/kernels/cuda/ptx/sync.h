@@ -29,20 +29,21 @@ __device__ __forceinline__ void WaitForPreviousKernel() {
 
 // `count` blocks that run at the same time wait for each other at a word that is 0 or 2^31 before
 // and afterwards. One thread of each, behind a barrier of its block, says that what the block wrote
-// is written; `first` is true in one of them. WaitForArrivals takes what it returns, and what all
-// of them wrote is visible then.
+// is written; `first` is true in one of them. WaitForArrivals takes what it returns (kAllArrived
+// from the last), and what all of them wrote is visible then.
+inline constexpr uint32_t kAllArrived = 1;
 __device__ __forceinline__ uint32_t Arrive(uint32_t* word, bool first, int count) {
   // What all add is 2^31: the last to arrive flips the highest bit.
   const uint32_t mine = first ? 0x80000000u - static_cast<uint32_t>(count - 1) : 1;
   uint32_t before;
-  asm volatile("fence.acq_rel.gpu;" ::: "memory");
   asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;"
                : "=r"(before)
                : "l"(word), "r"(mine)
                : "memory");
-  return before;
+  return ((before ^ (before + mine)) & 0x80000000u) != 0 ? kAllArrived : before & 0x80000000u;
 }
 __device__ __forceinline__ void WaitForArrivals(const uint32_t* word, uint32_t before) {
+  if (before == kAllArrived) return;
   uint32_t now;
   do {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(word) : "memory");

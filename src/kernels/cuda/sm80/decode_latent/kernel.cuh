@@ -274,7 +274,8 @@ class LatentDecode {
         reinterpret_cast<float2*>(params_.partial_ml)[at] =
             make_float2(state.max_log2 == kNoBase ? -INFINITY : state.max_log2, state.sum);
       }
-      static_assert(!sm90::kShortPartials<Config::kDimV, Config::kRows>);
+      static_assert(sm90::kPartialFormat<Config::kDimV, Config::kRows, 80> ==
+                    sm90::PartialFormat::kFloat32);
       float* out = static_cast<float*>(params_.partial_out) + at * Config::kDimV + column;
 #pragma unroll
       for (int n = 0; n < kColumnTiles * 2; ++n) {

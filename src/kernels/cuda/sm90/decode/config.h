@@ -8,7 +8,7 @@ namespace fathom::kernels::cuda::sm90 {
 
 inline constexpr int kSharedPerSmBytes = 228 * 1024;  // 1 KiB of it reserved by each block
 inline constexpr int kMergeSharedBytes = 6 * 1024;    // left for a block of the merge kernel
-inline constexpr int kPendingMergeBytes = 48;         // of MergeInside: a count, two results
+inline constexpr int kPendingMergeBytes = 80;         // of MergeInside: a count, two results
 
 // kDimQk: elements of a key. kDimV: of a value. kRows: query rows (tokens x group) of one block,
 // the N of its wgmma. kFloat16: queries, cache and output are float16 instead of bf16.

@@ -27,6 +27,10 @@ class DecodeConsumer {
   using Position = RingPosition<Config::kSlots>;
   using Type = ElementType<Config::kFloat16>;
   using Range = ProbabilityRange<Config::kFloat16>;
+  // Partial outputs are float16.
+  static constexpr bool kShort =
+      kPartialFormat<Config::kDimV, kRows, 90> != PartialFormat::kFloat32;
+  static_assert(!kShort || (Config::kConsumerThreads / 32 + 1) * kRows * 4 <= Config::kSwapBytes);
 
   __device__ __forceinline__ DecodeConsumer(const DecodeParams& params,
                                             const DecodeShared<Config>& shared, int kv_head,
@@ -385,6 +389,7 @@ class DecodeConsumer {
       }
       if (lane_ < 4) shared_.peaks[warp_ * kRows + OwnRow(i)] = sum_[i];
     }
+    if (kShort && !whole) LargestOfWarp();
     Sync();  // every warp has applied the last step's factors: state may be written
 #pragma unroll
     for (int i = 0; i < kOwnPairs; ++i) {
@@ -395,12 +400,19 @@ class DecodeConsumer {
                         (column[0] + column[kRows]) + (column[2 * kRows] + column[3 * kRows]));
       }
     }
+    PartialScale scale(0);  // of the row that is this thread's number
+    if (kShort && !whole && threadIdx.x < kRows) {
+      scale = PartialScale(LargestOfRow());
+      Factors()[threadIdx.x] = scale.factor;
+    }
     Sync();
     if (whole) {
       WriteResult();
     } else {
-      WritePartial(slot);
-      if constexpr (kMergeInside) Merge().Publish(sequence_, slot);
+      WritePartial(slot, scale);
+      if constexpr (kMergeInside) {
+        Merge().Publish(sequence_, slot, query_begin_, query_tokens_);
+      }
     }
     Sync();  // peaks and state may be written again
   }
@@ -431,17 +443,78 @@ class DecodeConsumer {
     }
   }
 
-  __device__ __forceinline__ void WritePartial(int slot) const {
+  // Largest elements of rows, of each warp's columns; then what rows are multiplied by. Nobody
+  // needs the other warpgroup's scores any more.
+  __device__ __forceinline__ float* Largest() const { return shared_.swap; }
+  __device__ __forceinline__ float* Factors() const {
+    return shared_.swap + Config::kConsumerThreads / 32 * kRows;
+  }
+  __device__ __forceinline__ void LargestOfWarp() const {
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      const int at = i / 2 * 4 + i % 2;
+      float largest = 0;
+#pragma unroll
+      for (int b = 0; b < Config::kGroupVBlocks; ++b) {
+        largest = fmaxf(largest, fmaxf(fabsf(out_[b][at]), fabsf(out_[b][at + 2])));
+      }
+#pragma unroll
+      for (int offset = 4; offset < 32; offset *= 2) {
+        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, offset));
+      }
+      if (lane_ < 4) Largest()[(group_ * 4 + warp_) * kRows + Row(i)] = largest;
+    }
+  }
+  __device__ __forceinline__ float LargestOfRow() const {
+    float largest = 0;
+#pragma unroll
+    for (int w = 0; w < Config::kConsumerThreads / 32; ++w) {
+      largest = fmaxf(largest, Largest()[w * kRows + threadIdx.x]);
+    }
+    return largest;
+  }
+
+  // scale: of the row that is this thread's number.
+  __device__ __forceinline__ void WritePartial(int slot, const PartialScale& scale) const {
     const int groups = params_.num_kv_heads * params_.row_tiles;
     const int64_t base =
         (int64_t{slot} * groups + kv_head_ * params_.row_tiles + row_tile_) * kRows;
+    const int row = static_cast<int>(threadIdx.x);
+    if (row < kRows && row < LiveRows()) {
+      const float2 state = shared_.state[row];
+      reinterpret_cast<float2*>(params_.partial_ml)[base + row] = scale.State(state.x, state.y);
+    }
+    if constexpr (kShort) {
+      WriteFloat16(base);
+    } else {
+      WriteFloat32(base);
+    }
+  }
+
+  __device__ __forceinline__ void WriteFloat16(int64_t base) const {
+    auto* target = static_cast<uint16_t*>(params_.partial_out) + base * Config::kDimV +
+                   group_ * (Config::kGroupVBlocks * 64) + warp_ * 16 + lane_ % 4 * 4;
+#pragma unroll
+    for (int j = 0; j < kRows / 8; ++j) {
+      const float factor[2] = {Factors()[Row(2 * j)], Factors()[Row(2 * j + 1)]};
+      const int row = j * 8 + lane_ / 4;
+#pragma unroll
+      for (int b = 0; b < Config::kGroupVBlocks; ++b) {
+        const float* o = out_[b] + j * 4;
+        uint2 pairs;
+        pairs.x = ptx::TransposeMatrix(ptx::PackF16(o[0] * factor[0], o[1] * factor[1]));
+        pairs.y = ptx::TransposeMatrix(ptx::PackF16(o[2] * factor[0], o[3] * factor[1]));
+        if (row >= LiveRows()) continue;
+        *reinterpret_cast<uint2*>(target + row * Config::kDimV + b * 64) = pairs;
+      }
+    }
+  }
+
+  __device__ __forceinline__ void WriteFloat32(int64_t base) const {
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       const int row = Row(i);
       if (row >= LiveRows()) continue;
-      if (threadIdx.x < 4) {
-        reinterpret_cast<float2*>(params_.partial_ml)[base + row] = shared_.state[row];
-      }
       const int at = i / 2 * 4 + i % 2;
       float* target = static_cast<float*>(params_.partial_out) + (base + row) * Config::kDimV +
                       group_ * (Config::kGroupVBlocks * 64) + warp_ * 16 + lane_ / 4;

@@ -22,12 +22,49 @@ __device__ __forceinline__ float LogSumExp(const RowState& state) {
   return state.sum == 0.f ? -INFINITY : (state.max_log2 + log2f(state.sum)) * kLn2;
 }
 
-// Partial outputs of 64 latent rows are float16: they are written and read at the rate of L2, and
-// take as long as the keys of a short context. The writer scales each row by a power of two so that
-// its largest element is in [2^14, 2^15), and its state (maximum, sum) by the inverse: nothing else
-// has to know. An element counts with 11 bits down to 2^-28 of the row's largest.
-template <int kDimV, int kRows>
-inline constexpr bool kShortPartials = kDimV == 512 && kRows == 64;
+// What partial outputs are made of. They are written and read at the rate of L2, and with the many
+// columns of latents take as long as the keys of a short context: those are float16. The writer
+// scales each row by a power of two so that its largest element is in [2^14, 2^15), and its state
+// (maximum, sum) by the inverse: nothing else has to know. An element counts with 11 bits down to
+// 2^-28 of the row's largest.
+enum class PartialFormat {
+  kFloat32,
+  kFloat16,
+  kPairedFloat16,  // of 16 columns pairs lie in the order of PairedColumn
+};
+template <int kDimV, int kRows, int kArchitecture>
+inline constexpr PartialFormat kPartialFormat =
+    kDimV != 512 || kArchitecture < 90 ? PartialFormat::kFloat32
+    : kRows == 64                      ? PartialFormat::kFloat16
+                                       : PartialFormat::kPairedFloat16;
+
+// A lane of an accumulator has columns 2 p, 2 p + 1 of eight and of the next eight: they lie
+// together. Column of the pair at an even position, and the reverse.
+__device__ __forceinline__ int PairedColumn(int position) {
+  return (position & ~15) | (position & 2) << 2 | (position & 12) >> 1;
+}
+__device__ __forceinline__ int PairedPosition(int column) {
+  return (column & ~15) | (column & 8) >> 2 | (column & 6) << 1;
+}
+
+// The power of two for a row whose largest element is `largest`, as what elements are multiplied by
+// and as what is added to the maximum. Below 2^-46 it stays: the sum must not overflow. With an
+// infinity finite elements stay as they are.
+struct PartialScale {
+  float factor = 1;
+  float shift = 0;
+
+  __device__ __forceinline__ explicit PartialScale(float largest) {
+    const int exponent = static_cast<int>(__float_as_uint(largest) >> 23);
+    if (!(largest > 0) || exponent == 255) return;
+    const int steps = (exponent < 81 ? 81 : exponent) - 127 - 14;
+    factor = __uint_as_float(static_cast<uint32_t>(127 - steps) << 23);
+    shift = static_cast<float>(steps);
+  }
+  __device__ __forceinline__ float2 State(float max_log2, float sum) const {
+    return make_float2(max_log2 + shift, sum * factor);
+  }
+};
 
 struct RowPartials {
   const uint8_t* out = nullptr;  // [count], out_stride bytes apart; this lane's first column
@@ -38,7 +75,7 @@ struct RowPartials {
 };
 
 // A lane's columns of a slot, as they lie in memory.
-template <bool kShort, int kColumns>
+template <PartialFormat kFormat, int kColumns>
 class SlotColumns {
  public:
   __device__ __forceinline__ void Load(const uint8_t* from) {
@@ -56,18 +93,18 @@ class SlotColumns {
   __device__ __forceinline__ void AddTo(float (&sum)[kColumns], float weight) const {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
-      if constexpr (kShort) {
+      if constexpr (kFormat == PartialFormat::kFloat32) {
+        sum[i] += weight * words_[i];
+      } else {
         const float2 pair = ptx::UnpackF16(__float_as_uint(words_[i]));
         sum[2 * i] += weight * pair.x;
         sum[2 * i + 1] += weight * pair.y;
-      } else {
-        sum[i] += weight * words_[i];
       }
     }
   }
 
  private:
-  static constexpr int kWords = kShort ? kColumns / 2 : kColumns;
+  static constexpr int kWords = kFormat == PartialFormat::kFloat32 ? kColumns : kColumns / 2;
   float words_[kWords] = {};
 };
 
@@ -75,11 +112,11 @@ class SlotColumns {
 // returns their state (-inf when every key was masked); `sum` is relative to its maximum. A trip to
 // L2 costs as much as a step of the decode kernel, so everything is asked for ahead: the states of
 // 32 * kStates slots at once, and always the values of kBatch slots.
-template <int kBatch, int kStates, bool kShort, int kColumns>
+template <int kBatch, int kStates, PartialFormat kFormat, int kColumns>
 __device__ __forceinline__ RowState MergeSlots(const RowPartials& row, int begin, int end, int lane,
                                                float (&sum)[kColumns]) {
   static_assert(kBatch <= 32);
-  SlotColumns<kShort, kColumns> ahead[kBatch];
+  SlotColumns<kFormat, kColumns> ahead[kBatch];
   const uint8_t* out = row.out + int64_t{begin} * row.out_stride;
 #pragma unroll
   for (int i = 0; i < kBatch; ++i) {
@@ -88,6 +125,7 @@ __device__ __forceinline__ RowState MergeSlots(const RowPartials& row, int begin
   }
   // Lane i keeps the state of slots begin + i, begin + i + 32, ...
   RowState state{-INFINITY, 0};
+  float maximum = -INFINITY;  // of slot begin + lane
 #pragma unroll 1
   for (int first = begin + lane; first - lane < end; first += 32 * kStates) {
     float2 ml[kStates];
@@ -97,6 +135,7 @@ __device__ __forceinline__ RowState MergeSlots(const RowPartials& row, int begin
       ml[i] = slot < end ? ptx::LoadL2(row.ml + int64_t{slot} * row.ml_stride)
                          : make_float2(-INFINITY, 0);
     }
+    if (first == begin + lane) maximum = ml[0].x;
     float peak = state.max_log2;
 #pragma unroll
     for (int i = 0; i < kStates; ++i) peak = fmaxf(peak, ml[i].x);
@@ -110,7 +149,6 @@ __device__ __forceinline__ RowState MergeSlots(const RowPartials& row, int begin
     return lane < kBatch && slot < end ? ptx::LoadL2(row.ml + int64_t{slot} * row.ml_stride).x
                                        : -INFINITY;
   };
-  float maximum = maximum_of(begin + lane);
   float peak = state.max_log2;
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) {
@@ -158,14 +196,15 @@ struct RunningSum {
 };
 
 // What one warp sums: 32 * kColumns columns of a query row.
-template <int kDimV, int kRows, int kColumns>
+template <int kDimV, int kRows, int kColumns, PartialFormat kFormat>
 struct MergeUnit {
   static constexpr int kSlices = kDimV / (32 * kColumns);
+  static constexpr bool kPaired = kFormat == PartialFormat::kPairedFloat16;
 
   RowPartials partials;
   int64_t at = 0;  // query token of the batch
   int head = 0;
-  int column = 0;  // of this lane
+  int column = 0;  // of this lane, the first
 
   // Row `row` (query token x heads) of a sequence whose keys have one head, and a slice of it.
   __device__ __forceinline__ void Place(const DecodeParams& params, int query_begin,
@@ -173,8 +212,8 @@ struct MergeUnit {
     const int token = (row * params.group_inverse) >> kGroupInverseShift;
     at = query_begin + token;
     head = row - token * params.group;
-    column = slice * 32 * kColumns + lane * kColumns;
-    PointAt(params, merge, params.row_tiles, row / kRows, row % kRows);
+    PointAt(params, merge, params.row_tiles, row / kRows, row % kRows,
+            (slice * 32 + lane) * kColumns);
   }
 
   // The slice that follows, maybe of the next row.
@@ -192,7 +231,6 @@ struct MergeUnit {
     // Heads of a sequence, or of a list at most.
     const bool lists = params.lists != nullptr;
     const int heads = (lists ? 1 : params.num_kv_heads) * params.group;
-    column = unit % kSlices * 32 * kColumns + lane * kColumns;
     head = unit / kSlices % heads;
     const int row = unit / kSlices / heads;
     const int index = row / params.max_query_tokens;
@@ -215,7 +253,7 @@ struct MergeUnit {
 
     const int groups = DecodeGroups(params);
     group += r / kRows;
-    PointAt(params, merge, groups, group, r % kRows);
+    PointAt(params, merge, groups, group, r % kRows, (unit % kSlices * 32 + lane) * kColumns);
     return true;
   }
 
@@ -235,7 +273,10 @@ struct MergeUnit {
       const float high = sum[i + 1] * scale;
       packed[i / 2] = params.float16 ? ptx::PackF16(low, high) : ptx::PackBf16(low, high);
     }
-    if constexpr (kColumns == 8) {
+    if constexpr (kPaired) {
+#pragma unroll
+      for (int i = 0; i < kColumns / 2; ++i) *reinterpret_cast<uint32_t*>(out + i * 8) = packed[i];
+    } else if constexpr (kColumns == 8) {
       *reinterpret_cast<uint4*>(out) = make_uint4(packed[0], packed[1], packed[2], packed[3]);
     } else {
 #pragma unroll
@@ -249,14 +290,17 @@ struct MergeUnit {
   }
 
  private:
-  // Row `row` of row tile `group` of `groups` in each slot.
+  // Row `row` of row tile `group` of `groups` in each slot. position: of this lane's columns.
   __device__ __forceinline__ void PointAt(const DecodeParams& params, const DecodeMerge& merge,
-                                          int groups, int group, int row) {
-    constexpr int kBytes = kShortPartials<kDimV, kRows> ? 2 : 4;
+                                          int groups, int group, int row, int position) {
+    constexpr int kBytes = kFormat == PartialFormat::kFloat32 ? 4 : 2;
+    static_assert(!kPaired || kColumns <= 4);
+    column = kPaired ? PairedColumn(position) : position;
     const int64_t base = (int64_t{merge.slot} * groups + group) * kRows + row;
-    partials = {static_cast<const uint8_t*>(params.partial_out) + (base * kDimV + column) * kBytes,
-                reinterpret_cast<const float2*>(params.partial_ml) + base,
-                groups * kRows * kDimV * kBytes, groups * kRows, merge.count};
+    partials = {
+        static_cast<const uint8_t*>(params.partial_out) + (base * kDimV + position) * kBytes,
+        reinterpret_cast<const float2*>(params.partial_ml) + base, groups * kRows * kDimV * kBytes,
+        groups * kRows, merge.count};
   }
 };
 
@@ -272,12 +316,12 @@ template <int kDimV, int kRows, int kWarps, bool kBlockPerUnit, int kArchitectur
 __global__ __launch_bounds__(kWarps * 32, 3) void DecodeMergeKernel(
     const __grid_constant__ DecodeParams params) {
   constexpr int kColumns = kBlockPerUnit || kDimV == 64 ? 2 : 4;
-  constexpr bool kShort = kShortPartials<kDimV, kRows>;
+  constexpr PartialFormat kFormat = kPartialFormat<kDimV, kRows, kArchitecture>;
   __shared__ float sums[kBlockPerUnit ? kWarps : 1][32 * kColumns];
   __shared__ float2 states[kBlockPerUnit ? kWarps : 1];
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int warp = static_cast<int>(threadIdx.x / 32);
-  MergeUnit<kDimV, kRows, kColumns> unit;
+  MergeUnit<kDimV, kRows, kColumns, kFormat> unit;
   if (!unit.Find(params,
                  kBlockPerUnit ? static_cast<int>(blockIdx.x)
                                : static_cast<int>(blockIdx.x) * kWarps + warp,
@@ -312,7 +356,7 @@ __global__ __launch_bounds__(kWarps * 32, 3) void DecodeMergeKernel(
       // By a block: all, where an SM has a part.
       constexpr int kBatch = !kBlockPerUnit ? 4 : kDimV == 512 ? 18 : 8;
       float sum[kColumns] = {};
-      const RowState state = MergeSlots<kBatch, 1, kShort>(partials, begin, end, lane, sum);
+      const RowState state = MergeSlots<kBatch, 1, kFormat>(partials, begin, end, lane, sum);
       if constexpr (kBlockPerUnit) {
 #pragma unroll
         for (int i = 0; i < kColumns; ++i) sums[warp][lane * kColumns + i] = sum[i];

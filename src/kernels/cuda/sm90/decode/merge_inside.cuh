@@ -25,21 +25,22 @@ class MergeInside {
   __device__ __forceinline__ void Prefetch(int sequence) const {
     if (threadIdx.x != 0) return;
     ptx::PrefetchL2(params_.merges + sequence);
-    ptx::PrefetchL2(params_.query_starts + sequence);
     ptx::PrefetchL2(Word(sequence));
   }
 
-  // The partial result in `slot` has been written.
-  __device__ __forceinline__ void Publish(int sequence, int slot) const {
+  // The partial result in `slot` has been written. The queries are those of the sequence.
+  __device__ __forceinline__ void Publish(int sequence, int slot, int query_begin,
+                                          int query_tokens) const {
+    DecodeMerge merge;
+    if (threadIdx.x == 0) merge = params_.merges[sequence];
     Sync();
     if (threadIdx.x != 0) return;
-    const DecodeMerge merge = params_.merges[sequence];
     const int rank = slot - merge.slot;
-    const uint32_t before = ptx::Arrive(Word(sequence), rank == 0, merge.count);
+    const uint32_t awaited = ptx::Arrive(Word(sequence), rank == 0, merge.count);
     const int count = ptx::LoadSharedInt(pending_);
-    ptx::StoreShared(pending_ + 16 + count * 16,
-                     make_uint4(sequence, merge.slot, merge.count,
-                                (before & 0x80000000u) | static_cast<uint32_t>(rank)));
+    const uint32_t entry = pending_ + 16 + count * 32;
+    ptx::StoreShared(entry, make_uint4(sequence, awaited, merge.slot, merge.count));
+    ptx::StoreShared(entry + 16, make_uint4(rank, query_begin, query_tokens, 0));
     ptx::StoreShared(pending_, static_cast<uint32_t>(count + 1));
   }
 
@@ -48,9 +49,10 @@ class MergeInside {
     Sync();
     const int count = ptx::LoadSharedInt(pending_);
     for (int i = 0; i < count; ++i) {
-      const uint4 item = ptx::LoadSharedQuad(pending_ + 16 + i * 16);
-      const Share share = MakeShare(item);
-      if (threadIdx.x == 0) ptx::WaitForArrivals(Word(share.sequence), item.w);
+      const uint4 item = ptx::LoadSharedQuad(pending_ + 16 + i * 32);
+      const Share share = MakeShare({static_cast<int>(item.z), static_cast<int>(item.w)},
+                                    ptx::LoadSharedQuad(pending_ + 32 + i * 32));
+      if (threadIdx.x == 0) ptx::WaitForArrivals(Word(static_cast<int>(item.x)), item.y);
       Sync();
       if (share.merge.count <= kFew) {
         MergeFew(share);
@@ -61,8 +63,8 @@ class MergeInside {
   }
 
  private:
-  using Unit = MergeUnit<kDimV, kRows, kColumns>;  // a row's columns of one warp
-  static constexpr bool kShort = kShortPartials<kDimV, kRows>;
+  static constexpr PartialFormat kFormat = kPartialFormat<kDimV, kRows, 90>;
+  using Unit = MergeUnit<kDimV, kRows, kColumns, kFormat>;  // a row's columns of one warp
   // Values a lane asks for at a time. With 128 units (64 rows of two, 16 rows of eight) a warp's
   // share is about 16, however many blocks there are.
   static constexpr int kFew = 16;
@@ -70,7 +72,6 @@ class MergeInside {
 
   // Units [begin, end) of a sequence's row tile.
   struct Share {
-    int sequence;
     DecodeMerge merge;
     int query_begin;
     int begin;
@@ -82,15 +83,14 @@ class MergeInside {
     return params_.arrivals + sequence * params_.row_tiles + row_tile_;
   }
 
-  __device__ __forceinline__ Share MakeShare(const uint4& item) const {
+  // mine: rank, first query, queries.
+  __device__ __forceinline__ Share MakeShare(const DecodeMerge& merge, const uint4& mine) const {
     Share share;
-    share.sequence = static_cast<int>(item.x);
-    share.merge = {static_cast<int>(item.y), static_cast<int>(item.z)};
-    share.query_begin = params_.query_starts[share.sequence];
-    const int queries = params_.query_starts[share.sequence + 1] - share.query_begin;
-    const int left = queries * params_.group - row_tile_ * kRows;
+    share.merge = merge;
+    share.query_begin = static_cast<int>(mine.y);
+    const int left = static_cast<int>(mine.z) * params_.group - row_tile_ * kRows;
     const int units = (left < kRows ? left : kRows) * Unit::kSlices;
-    const int rank = static_cast<int>(item.w & 0x7fffffffu);
+    const int rank = static_cast<int>(mine.x);
     share.begin = rank * units / share.merge.count;
     share.end = (rank + 1) * units / share.merge.count;
     return share;
@@ -105,7 +105,7 @@ class MergeInside {
 
   // Several units at once: all their slots are asked for together.
   __device__ __forceinline__ void MergeFew(const Share& share) const {
-    constexpr int kUnitBytes = 32 * kColumns * (kShort ? 2 : 4);
+    constexpr int kUnitBytes = 32 * kColumns * (kFormat == PartialFormat::kFloat32 ? 4 : 2);
     const int count = share.merge.count;
     const int at_once = kFew / count;
     const int position = lane_ % count;
@@ -113,7 +113,7 @@ class MergeInside {
       const int left = share.end - first;
       const int loads = (left < at_once ? left : at_once) * count;
       Unit unit = UnitAt(share, first);
-      SlotColumns<kShort, kColumns> values[kFew];
+      SlotColumns<kFormat, kColumns> values[kFew];
       const uint8_t* slot = unit.partials.out;
       int next = 0;
 #pragma unroll
@@ -140,7 +140,7 @@ class MergeInside {
           ~0u, OfThoseBefore(ml.y * weight, position, [](float a, float b) { return a + b; }),
           last);
       weight = state.sum == 0.f ? 0.f : weight / state.sum;
-      if (live && position == 0 && mine.column == lane_ * kColumns) mine.WriteLse(params_, state);
+      if (live && position == 0 && mine.column < 32 * kColumns) mine.WriteLse(params_, state);
 
       float sum[kColumns] = {};
       next = 0;
@@ -186,8 +186,8 @@ class MergeInside {
       float sum[kColumns] = {};
       RowState state{-INFINITY, 0};
       if (live) {
-        state = MergeSlots<kBatch, 2, kShort>(unit.partials, way * count / ways,
-                                              (way + 1) * count / ways, lane_, sum);
+        state = MergeSlots<kBatch, 2, kFormat>(unit.partials, way * count / ways,
+                                               (way + 1) * count / ways, lane_, sum);
       }
       if (ways > 1) {
         const uint32_t mine = scratch + warp_ * kWarpBytes;

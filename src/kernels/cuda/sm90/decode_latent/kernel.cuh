@@ -93,7 +93,9 @@ class LatentConsumer {
       StartItem();
       for (int tile = item.begin; tile < item.end; ++tile) Step(item, tile);
       EndItem(item);
-      if (params_.merge_inside && !item.whole) Merge().Publish(item.sequence, item.slot);
+      if (params_.merge_inside && !item.whole) {
+        Merge().Publish(item.sequence, item.slot, item.query_begin, item.query_tokens);
+      }
     }
     if (params_.merge_inside) Merge().Run(shared_.merge);
   }
@@ -559,7 +561,44 @@ class LatentConsumer {
     if (keys_ == 0) Write(item);
   }
 
+  // Of a row's columns, of which the neighbouring warp has half. Nobody needs the queries' peaks
+  // any more.
+  __device__ __forceinline__ void LargestOfRows(float (&largest)[kRowTiles][2]) const {
+#pragma unroll
+    for (int j = 0; j < kRowTiles; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        largest[j][i] = 0;
+#pragma unroll
+        for (int n = 0; n < kOwnGroups * kGroupTiles; ++n) {
+          const float(&o)[4] = out_[n / kGroupTiles][n % kGroupTiles][j];
+          largest[j][i] = fmaxf(largest[j][i], fmaxf(fabsf(o[i]), fabsf(o[i + 2])));
+        }
+#pragma unroll
+        for (int offset = 4; offset < 32; offset *= 2) {
+          largest[j][i] = fmaxf(largest[j][i], __shfl_xor_sync(~0u, largest[j][i], offset));
+        }
+        if (lane_ < 4) ptx::StoreShared(LargestAt(half_, Row(j, i)), largest[j][i]);
+      }
+    }
+    SyncPair();
+#pragma unroll
+    for (int j = 0; j < kRowTiles; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float other = ptx::LoadSharedFloat(LargestAt(1 - half_, Row(j, i)));
+        largest[j][i] = fmaxf(largest[j][i], other);
+      }
+    }
+  }
+  __device__ __forceinline__ uint32_t LargestAt(int half, int row) const {
+    static_assert(Config::kHalves == 2 && 2 * Config::kRows * 4 <= Config::kPeakBytes);
+    return shared_.peaks + (half * Config::kRows + row) * 4;
+  }
+
   __device__ __forceinline__ void Write(const DecodeItem& item) const {
+    float largest[kRowTiles][2] = {};
+    if (!item.whole) LargestOfRows(largest);
 #pragma unroll
     for (int j = 0; j < kRowTiles; ++j) {
 #pragma unroll
@@ -587,16 +626,20 @@ class LatentConsumer {
         } else {
           const int64_t at =
               (int64_t{item.slot} * params_.row_tiles + row_tile_) * Config::kRows + row;
+          static_assert(kPartialFormat<Config::kDimV, Config::kRows, 90> ==
+                        PartialFormat::kPairedFloat16);
+          const PartialScale scale(largest[j][i]);
           if (first) {
             reinterpret_cast<float2*>(params_.partial_ml)[at] =
-                make_float2(base_[j][i] == kNoBase ? -INFINITY : base_[j][i], sum_[j][i]);
+                scale.State(base_[j][i] == kNoBase ? -INFINITY : base_[j][i], sum_[j][i]);
           }
-          static_assert(!kShortPartials<Config::kDimV, Config::kRows>);
-          float* out = static_cast<float*>(params_.partial_out) + at * Config::kDimV + column;
+          auto* out = static_cast<uint16_t*>(params_.partial_out) + at * Config::kDimV +
+                      PairedPosition(column);
 #pragma unroll
           for (int n = 0; n < kOwnGroups * kGroupTiles; ++n) {
             const float(&o)[4] = out_[n / kGroupTiles][n % kGroupTiles][j];
-            *reinterpret_cast<float2*>(out + n * 16) = make_float2(o[i], o[i + 2]);
+            *reinterpret_cast<uint32_t*>(out + n * 16) =
+                ptx::PackF16(o[i] * scale.factor, o[i + 2] * scale.factor);
           }
         }
       }

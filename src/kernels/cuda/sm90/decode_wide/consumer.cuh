@@ -465,7 +465,9 @@ class WideConsumer {
         WritePartial(r, row, slot, live, RowState{sum == 0.f ? -INFINITY : base_[r], sum}, largest);
       }
     }
-    if (!whole && params_.merge_inside) Merge().Publish(sequence_, slot);
+    if (!whole && params_.merge_inside) {
+      Merge().Publish(sequence_, slot, query_begin_, query_tokens_);
+    }
     Sync();  // the sums may be written again
   }
 
@@ -489,22 +491,17 @@ class WideConsumer {
              [scale](float x, float y) { return Type::Pack(x * scale, y * scale); });
   }
 
-  // See kShortPartials. largest: of the row's elements.
+  // See PartialFormat. largest: of the row's elements.
   __device__ __forceinline__ void WritePartial(int r, int row, int slot, bool live,
                                                const RowState& state, float largest) const {
-    // Below 2^-46 the power of two stays: the sum must not overflow. With an infinity finite
-    // elements stay as they are.
-    const int exponent = static_cast<int>(__float_as_uint(largest) >> 23);
-    const bool scaled = largest > 0 && exponent < 255;
-    const int shift = scaled ? (exponent < 81 ? 81 : exponent) - 127 - 14 : 0;
-    const float scale = __uint_as_float(static_cast<uint32_t>(127 - shift) << 23);
+    const PartialScale scale(largest);
     const int64_t base = (int64_t{slot} * params_.row_tiles + row_tile_) * kRows + row;
     if (live && group_ == 0 && lane_ % 4 == 0) {
-      reinterpret_cast<float2*>(params_.partial_ml)[base] =
-          make_float2(state.max_log2 + static_cast<float>(shift), state.sum * scale);
+      reinterpret_cast<float2*>(params_.partial_ml)[base] = scale.State(state.max_log2, state.sum);
     }
-    WriteRow(r, live, static_cast<uint16_t*>(params_.partial_out) + base * Config::kDimV,
-             [scale](float x, float y) { return ptx::PackF16(x * scale, y * scale); });
+    WriteRow(
+        r, live, static_cast<uint16_t*>(params_.partial_out) + base * Config::kDimV,
+        [scale](float x, float y) { return ptx::PackF16(x * scale.factor, y * scale.factor); });
   }
 
   // The whole warp, which trades columns among four lanes so that each writes 16 bytes.

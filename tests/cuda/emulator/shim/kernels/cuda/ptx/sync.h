@@ -16,13 +16,15 @@ template <int kCount>
 void RegistersDecrease() {}
 
 FATHOM_SIMT_UNWATCHED inline uint32_t GridWord(const uint32_t* word) { return *word; }
+inline constexpr uint32_t kAllArrived = 1;
 inline uint32_t Arrive(uint32_t* word, bool first, int count) {
   const uint32_t before = GridWord(word);
   atomicAdd(word, first ? 0x80000000u - static_cast<uint32_t>(count - 1) : 1);
   simt::Moved();
-  return before;
+  return (before ^ GridWord(word)) >> 31 != 0 ? kAllArrived : before & 0x80000000u;
 }
 inline void WaitForArrivals(const uint32_t* word, uint32_t before) {
+  if (before == kAllArrived) return;
   simt::WaitUntil("the blocks of a sequence", [=] { return (before ^ GridWord(word)) >> 31 != 0; });
   simt::Acquire(word);
 }
