@@ -52,6 +52,7 @@ TEST(PlanDecodeAttention, FillsTheGpu) {
   EXPECT_EQ(mla->rows, 16);
   EXPECT_EQ(mla->num_parts, 132);
   EXPECT_TRUE(mla->merge_inside);
+  EXPECT_EQ(mla->PartialElementBytes(), 2);
   EXPECT_FALSE(
       PlanDecodeAttention(Mla(16, 1, 8192), {.reduction = Reduction::kSpans}, kH200)->merge_inside);
   EXPECT_FALSE(  // not all blocks can run at the same time
