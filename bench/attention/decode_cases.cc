@@ -97,7 +97,7 @@ void AddUnevenWeights(std::vector<DecodeCase>* cases) {
     for (const bool float16 : {false, true}) {
       for (DecodeCase c : {Gqa(32, 32, 128, lengths), Gqa(64, 32, 64, lengths), Mla(16, lengths),
                            Mla(128, lengths), Mla(16, {40000}), Mla(128, {40000})}) {
-        if (code != CacheCode::kBf16 && c.num_heads == 128) continue;  // 16 rows a block
+        if (code != CacheCode::kBf16 && c.num_heads == 128) continue;  // eight tiles of 16 rows
         c.code = code;
         c.float16 = float16;
         c.weights = Weights::kWaiting;
@@ -233,7 +233,7 @@ std::vector<DecodeCase> DecodeTimeCases() {
     for (DecodeCase c : {Gqa(32, 8, 128, lengths), Mla(16, lengths), Mla(128, lengths)}) {
       c.float16 = true;
       for (const CacheCode code : {CacheCode::kBf16, CacheCode::kInt8, CacheCode::kE4m3}) {
-        if (code != CacheCode::kBf16 && c.num_heads == 128) continue;  // 16 rows a block
+        if (code != CacheCode::kBf16 && c.num_heads == 128) continue;  // eight tiles of 16 rows
         c.code = code;
         add(c, fmt::format("{} x {}k", row.batch, row.context_k));
       }

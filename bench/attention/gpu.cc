@@ -1,4 +1,4 @@
-// What the emulated GPU does in its own way, or has not.
+// What only a GPU can say: the emulated one has its own (tests/cuda/emulator).
 #include "base/check.h"
 #include "decode_case.h"
 #include "device.h"

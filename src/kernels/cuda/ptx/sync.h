@@ -29,8 +29,10 @@ __device__ __forceinline__ void WaitForPreviousKernel() {
 
 // `count` blocks that run at the same time wait for each other at a word that is 0 or 2^31 before
 // and afterwards. One thread of each, behind a barrier of its block, says that what the block wrote
-// is written; `first` is true in one of them. WaitForArrivals takes what it returns (kAllArrived
-// from the last), and what all of them wrote is visible then.
+// is written; `first` is true in one of them. WaitForArrivals takes the ticket that it gets
+// (kAllArrived: it was the last), and what all of them wrote is visible then. The atomic needs no
+// fence in front: it releases what the other threads wrote before the barrier, too (causality order
+// of the PTX memory model is transitive).
 inline constexpr uint32_t kAllArrived = 1;
 __device__ __forceinline__ uint32_t Arrive(uint32_t* word, bool first, int count) {
   // What all add is 2^31: the last to arrive flips the highest bit.
@@ -42,12 +44,12 @@ __device__ __forceinline__ uint32_t Arrive(uint32_t* word, bool first, int count
                : "memory");
   return ((before ^ (before + mine)) & 0x80000000u) != 0 ? kAllArrived : before & 0x80000000u;
 }
-__device__ __forceinline__ void WaitForArrivals(const uint32_t* word, uint32_t before) {
-  if (before == kAllArrived) return;
+__device__ __forceinline__ void WaitForArrivals(const uint32_t* word, uint32_t ticket) {
+  if (ticket == kAllArrived) return;
   uint32_t now;
   do {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(word) : "memory");
-  } while (((before ^ now) & 0x80000000u) == 0);
+  } while (((ticket ^ now) & 0x80000000u) == 0);
 }
 
 // True in one lane of the warp, the same each time. All lanes call it.

@@ -10,6 +10,23 @@ inline constexpr int kSharedPerSmBytes = 228 * 1024;  // 1 KiB of it reserved by
 inline constexpr int kMergeSharedBytes = 6 * 1024;    // left for a block of the merge kernel
 inline constexpr int kPendingMergeBytes = 80;         // of MergeInside: a count, two results
 
+// What partial outputs are made of. They are written and read at the rate of L2, and with the many
+// columns of latents take as long as the keys of a short context: those are float16. The writer
+// scales each row by a power of two so that its largest element is in [2^14, 2^15), and its state
+// (maximum, sum) by the inverse: nothing else has to know. An element counts with 11 bits down to
+// 2^-28 of the row's largest.
+enum class PartialFormat {
+  kFloat32,
+  kFloat16,
+  kPairedFloat16,  // of 16 columns pairs lie in the order of PairedColumn
+};
+constexpr PartialFormat PartialFormatOf(int dim_v, int rows, int architecture) {
+  if (dim_v != 512 || architecture < 90) return PartialFormat::kFloat32;
+  return rows == 64 ? PartialFormat::kFloat16 : PartialFormat::kPairedFloat16;
+}
+template <int kDimV, int kRows, int kArchitecture>
+inline constexpr PartialFormat kPartialFormat = PartialFormatOf(kDimV, kRows, kArchitecture);
+
 // kDimQk: elements of a key. kDimV: of a value. kRows: query rows (tokens x group) of one block,
 // the N of its wgmma. kFloat16: queries, cache and output are float16 instead of bf16.
 template <int kDimQk_, int kDimV_, int kRows_, bool kFloat16_>

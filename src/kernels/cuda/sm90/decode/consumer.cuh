@@ -28,8 +28,9 @@ class DecodeConsumer {
   using Type = ElementType<Config::kFloat16>;
   using Range = ProbabilityRange<Config::kFloat16>;
   // Partial outputs are float16.
-  static constexpr bool kShort =
-      kPartialFormat<Config::kDimV, kRows, 90> != PartialFormat::kFloat32;
+  static constexpr PartialFormat kFormat = kPartialFormat<Config::kDimV, kRows, 90>;
+  static constexpr bool kShort = kFormat != PartialFormat::kFloat32;
+  static_assert(!kShort || kFormat == PartialFormat::kPairedFloat16);
   static_assert(!kShort || (Config::kConsumerThreads / 32 + 1) * kRows * 4 <= Config::kSwapBytes);
 
   __device__ __forceinline__ DecodeConsumer(const DecodeParams& params,
@@ -390,7 +391,8 @@ class DecodeConsumer {
       if (lane_ < 4) shared_.peaks[warp_ * kRows + OwnRow(i)] = sum_[i];
     }
     if (kShort && !whole) LargestOfWarp();
-    Sync();  // every warp has applied the last step's factors: state may be written
+    // Every warp has applied the last step's factors: state may be written. Sums are there.
+    Sync();
 #pragma unroll
     for (int i = 0; i < kOwnPairs; ++i) {
       const float* column = shared_.peaks + OwnRow(i);
@@ -400,7 +402,7 @@ class DecodeConsumer {
                         (column[0] + column[kRows]) + (column[2 * kRows] + column[3 * kRows]));
       }
     }
-    PartialScale scale(0);  // of the row that is this thread's number
+    PartialScale scale(0);  // of row threadIdx.x
     if (kShort && !whole && threadIdx.x < kRows) {
       scale = PartialScale(LargestOfRow());
       Factors()[threadIdx.x] = scale.factor;
@@ -474,7 +476,7 @@ class DecodeConsumer {
     return largest;
   }
 
-  // scale: of the row that is this thread's number.
+  // scale: of row threadIdx.x, in the first kRows threads.
   __device__ __forceinline__ void WritePartial(int slot, const PartialScale& scale) const {
     const int groups = params_.num_kv_heads * params_.row_tiles;
     const int64_t base =

@@ -9,6 +9,7 @@
 #include "kernels/cuda/decode_schedule.h"
 #include "kernels/cuda/ptx/mma.h"
 #include "kernels/cuda/ptx/sync.h"
+#include "kernels/cuda/sm90/decode/config.h"
 
 namespace fathom::kernels::cuda::sm90 {
 
@@ -22,22 +23,6 @@ __device__ __forceinline__ float LogSumExp(const RowState& state) {
   return state.sum == 0.f ? -INFINITY : (state.max_log2 + log2f(state.sum)) * kLn2;
 }
 
-// What partial outputs are made of. They are written and read at the rate of L2, and with the many
-// columns of latents take as long as the keys of a short context: those are float16. The writer
-// scales each row by a power of two so that its largest element is in [2^14, 2^15), and its state
-// (maximum, sum) by the inverse: nothing else has to know. An element counts with 11 bits down to
-// 2^-28 of the row's largest.
-enum class PartialFormat {
-  kFloat32,
-  kFloat16,
-  kPairedFloat16,  // of 16 columns pairs lie in the order of PairedColumn
-};
-template <int kDimV, int kRows, int kArchitecture>
-inline constexpr PartialFormat kPartialFormat =
-    kDimV != 512 || kArchitecture < 90 ? PartialFormat::kFloat32
-    : kRows == 64                      ? PartialFormat::kFloat16
-                                       : PartialFormat::kPairedFloat16;
-
 // A lane of an accumulator has columns 2 p, 2 p + 1 of eight and of the next eight: they lie
 // together. Column of the pair at an even position, and the reverse.
 __device__ __forceinline__ int PairedColumn(int position) {
@@ -48,8 +33,9 @@ __device__ __forceinline__ int PairedPosition(int column) {
 }
 
 // The power of two for a row whose largest element is `largest`, as what elements are multiplied by
-// and as what is added to the maximum. Below 2^-46 it stays: the sum must not overflow. With an
-// infinity finite elements stay as they are.
+// and as what is added to the maximum. Below 2^-46 it stays: the sum must not overflow. A row whose
+// sums went beyond float32 is left as it is. (An infinite latent makes no infinity here: as a key
+// it makes the score infinite or NaN, and its weight times itself NaN.)
 struct PartialScale {
   float factor = 1;
   float shift = 0;

@@ -36,10 +36,10 @@ class MergeInside {
     Sync();
     if (threadIdx.x != 0) return;
     const int rank = slot - merge.slot;
-    const uint32_t awaited = ptx::Arrive(Word(sequence), rank == 0, merge.count);
+    const uint32_t ticket = ptx::Arrive(Word(sequence), rank == 0, merge.count);
     const int count = ptx::LoadSharedInt(pending_);
-    const uint32_t entry = pending_ + 16 + count * 32;
-    ptx::StoreShared(entry, make_uint4(sequence, awaited, merge.slot, merge.count));
+    const uint32_t entry = Entry(count);
+    ptx::StoreShared(entry, make_uint4(sequence, ticket, merge.slot, merge.count));
     ptx::StoreShared(entry + 16, make_uint4(rank, query_begin, query_tokens, 0));
     ptx::StoreShared(pending_, static_cast<uint32_t>(count + 1));
   }
@@ -49,9 +49,9 @@ class MergeInside {
     Sync();
     const int count = ptx::LoadSharedInt(pending_);
     for (int i = 0; i < count; ++i) {
-      const uint4 item = ptx::LoadSharedQuad(pending_ + 16 + i * 32);
+      const uint4 item = ptx::LoadSharedQuad(Entry(i));
       const Share share = MakeShare({static_cast<int>(item.z), static_cast<int>(item.w)},
-                                    ptx::LoadSharedQuad(pending_ + 32 + i * 32));
+                                    ptx::LoadSharedQuad(Entry(i) + 16));
       if (threadIdx.x == 0) ptx::WaitForArrivals(Word(static_cast<int>(item.x)), item.y);
       Sync();
       if (share.merge.count <= kFew) {
@@ -79,6 +79,11 @@ class MergeInside {
   };
 
   __device__ __forceinline__ void Sync() const { ptx::BarrierSync(kBarrier, kWarps * 32); }
+  // Of a result: sequence, ticket, its first slot, how many; rank, first query, queries.
+  __device__ __forceinline__ uint32_t Entry(int i) const {
+    static_assert(kPendingMergeBytes == 16 + 2 * 32);
+    return pending_ + 16 + i * 32;
+  }
   __device__ __forceinline__ uint32_t* Word(int sequence) const {
     return params_.arrivals + sequence * params_.row_tiles + row_tile_;
   }

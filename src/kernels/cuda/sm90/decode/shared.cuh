@@ -49,13 +49,14 @@ __device__ __forceinline__ uint64_t CachePolicy(const DecodeParams& params, cons
 
 template <class Config>
 struct DecodeShared {
-  uint32_t ring;      // [kSlots][kTile][kColumns], swizzled
-  uint32_t q;         // [kQkBlocks][kRows][kColumns], swizzled
-  uint32_t p;         // [kRows][kTile], swizzled
-  float* swap;        // [kGroups][kRows / 4][128] partial scores for the other warpgroup
-  float* peaks;       // [4][kRows] of each warp's keys
-  float2* state;      // [kRows] what the output of a row has to be multiplied with; at the end the
-                      // row's maximum (log2) and sum
+  uint32_t ring;  // [kSlots][kTile][kColumns], swizzled
+  uint32_t q;     // [kQkBlocks][kRows][kColumns], swizzled
+  uint32_t p;     // [kRows][kTile], swizzled
+  float* swap;    // [kGroups][kRows / 4][128] partial scores for the other warpgroup; at the end
+                  // [9][kRows] largest elements of each warp's columns, factors
+  float* peaks;   // [4][kRows] of each warp's keys; at the end sums
+  float2* state;  // [kRows] what the output of a row has to be multiplied with; at the end the
+                  // row's maximum (log2) and sum
   uint32_t barriers;  // [2][kSlots]: full, empty
   uint32_t pending;   // of MergeInside
 

@@ -32,7 +32,8 @@ struct LatentShared {
   uint32_t q;      // operands of a lane: see LoadQueries
   uint32_t merge;  // [kWarps / 2][kStateFloats][32] f32
   uint32_t swap;   // in the same place: [2][kWarps][32] partial scores, kRows / 2 a lane
-  uint32_t peaks;  // [kWarps / 2][kRows] largest element of a stretch of a query row
+  uint32_t peaks;  // [kWarps / 2][kRows] largest element of a stretch of a query row; at the end
+                   // [2][kRows] of a half of the output's columns
   uint32_t barriers;
   uint32_t pending;  // of MergeInside
 

@@ -45,7 +45,8 @@ __device__ __forceinline__ float QueryPeak(const uint2 (&row)[kCount]) {
   }
   peak = max(peak, __shfl_xor_sync(~0u, peak, 1));
   peak = max(peak, __shfl_xor_sync(~0u, peak, 2));
-  constexpr int kInfinity = kFloat16 ? 0x7c00 : 0x7f80;  // NaN are above it, and fmaxf drops them
+  constexpr int kInfinity =
+      kFloat16 ? 0x7c00 : 0x7f80;  // NaN are above it: a caller's fmaxf drops them
   return ElementType<kFloat16>::Unpack(static_cast<uint32_t>(min(peak, kInfinity))).x;
 }
 // Of a row that is not finite no score may be, either, and integers would hide it.

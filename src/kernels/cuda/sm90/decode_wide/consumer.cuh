@@ -494,6 +494,7 @@ class WideConsumer {
   // See PartialFormat. largest: of the row's elements.
   __device__ __forceinline__ void WritePartial(int r, int row, int slot, bool live,
                                                const RowState& state, float largest) const {
+    static_assert(kPartialFormat<Config::kDimV, kRows, 90> == PartialFormat::kFloat16);
     const PartialScale scale(largest);
     const int64_t base = (int64_t{slot} * params_.row_tiles + row_tile_) * kRows + row;
     if (live && group_ == 0 && lane_ % 4 == 0) {

@@ -23,9 +23,9 @@ inline uint32_t Arrive(uint32_t* word, bool first, int count) {
   simt::Moved();
   return (before ^ GridWord(word)) >> 31 != 0 ? kAllArrived : before & 0x80000000u;
 }
-inline void WaitForArrivals(const uint32_t* word, uint32_t before) {
-  if (before == kAllArrived) return;
-  simt::WaitUntil("the blocks of a sequence", [=] { return (before ^ GridWord(word)) >> 31 != 0; });
+inline void WaitForArrivals(const uint32_t* word, uint32_t ticket) {
+  if (ticket == kAllArrived) return;
+  simt::WaitUntil("the blocks of a sequence", [=] { return (ticket ^ GridWord(word)) >> 31 != 0; });
   simt::Acquire(word);
 }
 inline bool ElectOne() { return threadIdx.x % 32 == 0; }
