@@ -12,11 +12,12 @@
 namespace fathom::bench {
 
 //   kSink: the first key outweighs each other by 2^20 to 2^23, but its values are zeros: the others
-//   make the output. kDeepSink: by 2^28 to 2^31. Both 2^13 more than the distance of float16
-//   probabilities' base from the maximum, 2^7 and 2^15. With values of kSinkValues the output is
-//   not too small for float16.
-//   kWaiting: each 64 of 512 outweigh those before by 2^7.75 and 2^5.75 in turns, a little less
-//   than a base of exponentials waits for over float16 and over codes. So do scales of values.
+//   make the output. Float16 probabilities lie 2^7 below 1 at most where the base waits; 2^13 more
+//   and they were zeros. kDeepSink: by 2^28 to 2^31, for kernels where they lie 2^15 below. Values
+//   of up to kSinkValues keep the output from being too small for float16.
+//   kWaiting: in each 512 keys, 64 to 127 outweigh those before by 2^7.75 (a base of exponentials
+//   waits for 2^8, over codes for 2^6), 128 to 191 by 2^5.75 more, and so on in turns. Where it is
+//   2^5.75 values are 3.875 times larger (the unit of scales waits for 4).
 //   kRising: each outweighs the one before. kFalling: the same for kernels that walk from the end
 //   in tiles of 128.
 //   kSteepRise: each 64 of 1024 outweigh those before by more than any base waits for. kSteepFall:
@@ -70,9 +71,9 @@ FATHOM_HOST_DEVICE inline float KeyElement(Weights weights, int key, int at) {
   return at == 0 ? 8 * Log2Weight(weights, key) : 0;
 }
 
-// Of a key's values: kWaiting where its base waits over codes, nearly all that float16
-// probabilities times scales leave room for.
+// Of a key's values.
 FATHOM_HOST_DEVICE inline float ValueFactor(Weights weights, int key) {
+  if (weights == Weights::kRandom) return 1;
   if (weights != Weights::kWaiting) return key == 0 ? 0 : 1;
   return key >= 128 && key % 128 < 64 ? 3.875F : 1;
 }
